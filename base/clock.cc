@@ -1,0 +1,14 @@
+#include "base/clock.h"
+
+#include <thread>
+
+namespace newmoon {
+
+Time SystemClock::now() const { return std::chrono::steady_clock::now().time_since_epoch(); }
+
+void SystemClock::sleep_until(Time deadline) {
+  std::this_thread::sleep_until(std::chrono::steady_clock::time_point(
+      std::chrono::duration_cast<std::chrono::steady_clock::duration>(deadline)));
+}
+
+}  // namespace newmoon

@@ -1,0 +1,94 @@
+// KvStore: where blocks go that outlive the engine's own cache. One conformance
+// suite (store/conformance_test.cc) holds every backend to this contract.
+//
+// Any thread may call any method; calls may block on I/O for at most the time the
+// backend was configured with. Values are immutable: the first put of a key wins.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "hash/key.h"
+#include "hash/value.h"
+
+namespace newmoon {
+
+// Borrowed for the length of the call. The store writes header.checksum (and the
+// flag) itself if `checksum` is set, since it can compute it while it copies.
+struct PutItem {
+  Key key;
+  ValueHeader header;
+  std::span<const ConstFragment> payload;
+  bool checksum = true;
+};
+
+struct GetItem {
+  Key key;
+  std::span<const Fragment> payload;  // filled; its bytes are undefined after an error
+  bool checksum = true;               // compute GetValue::payload_checksum
+};
+
+// What was read. The store does not judge it: callers run verify_header().
+struct GetValue {
+  ValueHeader header;
+  std::uint64_t payload_checksum = 0;  // XXH3-64 of the bytes delivered, if asked for
+};
+
+struct ScopeUsage {
+  ScopeId scope;
+  std::string description;  // as given to describe_scope(); may be empty
+  std::uint64_t blocks = 0;
+  std::uint64_t bytes = 0;
+};
+
+struct StoreStats {
+  std::uint64_t blocks = 0;
+  std::uint64_t bytes = 0;          // live values, headers included
+  std::uint64_t bytes_to_free = 0;  // purged or evicted, not yet returned; counts in the budget
+  std::uint64_t budget_bytes = 0;   // 0: the backend has none of its own
+  std::uint64_t evicted_blocks = 0;
+  std::uint64_t refused_late_puts = 0;  // puts into a purged unique scope
+};
+
+class KvStore {
+ public:
+  virtual ~KvStore() = default;
+
+  // One status an item, in order. kBusy: no room now. kFenced: the key's scope was
+  // purged for good. A key already there: success, the old value stays.
+  virtual std::vector<Status> put(std::span<const PutItem> items) = 0;
+
+  // One result an item, in order. kMiss: not there. kCorrupt: there, but its
+  // length is not the payload's.
+  virtual std::vector<Result<GetValue>> get(std::span<const GetItem> items) = 0;
+
+  // How many leading blocks of `blocks` are there for *every* shard: the length of
+  // the contiguous hit. Stops at the first miss; marks what it saw as used.
+  virtual Result<std::size_t> hit_prefix(const ScopeId& scope, std::span<const Shard> shards,
+                                         std::span<const BlockHash> blocks) = 0;
+
+  // Makes every value of a scope unfindable at once; the memory comes back behind.
+  // `for_good`: the scope is unique and nobody can return to it, so late puts into
+  // it are refused from now on (as far as the backend can).
+  virtual Status purge_scope(const ScopeId& scope, bool for_good) = 0;
+
+  // Names a scope for list_scopes(); informative only.
+  virtual void describe_scope(const ScopeId& scope, const std::string& description) = 0;
+
+  // Removes every value of every scope (upstream's `remove_all(force=True)`), for
+  // reset_mode remove_all. The number removed.
+  virtual Result<std::uint64_t> remove_all() = 0;
+
+  virtual Result<StoreStats> stats() = 0;
+  virtual Result<std::vector<ScopeUsage>> list_scopes() = 0;
+
+  // True: a read never overlaps the eviction of what it reads, so that a checksum
+  // may be left out (rule SELF).
+  virtual bool reads_are_atomic() const = 0;
+};
+
+}  // namespace newmoon
