@@ -1,0 +1,19 @@
+# The libraries Newmoon stands on, each with the one place that uses it
+# (docs/architecture.md says why each is there). All come from Debian packages
+# that `./dev setup` installs; llama.cpp comes from cmake/llama.cmake.
+find_package(Threads REQUIRED)
+find_package(OpenSSL REQUIRED COMPONENTS Crypto)  # SHA-256: hash/
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(ZMQ REQUIRED IMPORTED_TARGET libzmq)     # base/zmq_transport.cc
+pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)  # hash/
+find_package(nlohmann_json 3.11 REQUIRED)  # cli/: --json files
+find_package(CLI11 REQUIRED)               # cli/: options
+
+# msgpack: admin/ and store/ipc. Header-only; without Boost.
+add_library(newmoon_msgpack INTERFACE)
+target_compile_definitions(newmoon_msgpack INTERFACE MSGPACK_NO_BOOST)
+
+if(NEWMOON_TESTS)
+  find_package(GTest REQUIRED)
+  include(GoogleTest)
+endif()
