@@ -45,9 +45,13 @@ void store_be(std::uint8_t* at, Int value) {
   }
 }
 template <>
-inline std::uint8_t load_be(const std::uint8_t* at) { return *at; }
+inline std::uint8_t load_be(const std::uint8_t* at) {
+  return *at;
+}
 template <>
-inline void store_be(std::uint8_t* at, std::uint8_t value) { *at = value; }
+inline void store_be(std::uint8_t* at, std::uint8_t value) {
+  *at = value;
+}
 
 template <class Int>
 Int load_le(const std::uint8_t* at) {

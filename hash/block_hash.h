@@ -59,10 +59,10 @@ struct ExtraKeys {
     std::int64_t length = 0;  // tokens
   };
 
-  std::optional<Lora> lora;                     // in every block
-  std::vector<Multimodal> multimodal;           // in the blocks they overlap
-  std::string cache_salt;                       // in the first block; "" = none
-  std::vector<Bytes> prompt_embeds_digests;     // one SHA-256 a block; empty = none
+  std::optional<Lora> lora;                  // in every block
+  std::vector<Multimodal> multimodal;        // in the blocks they overlap
+  std::string cache_salt;                    // in the first block; "" = none
+  std::vector<Bytes> prompt_embeds_digests;  // one SHA-256 a block; empty = none
 };
 
 class BlockHasher {

@@ -22,7 +22,7 @@ using Fragment = std::span<std::uint8_t>;
 struct ValueHeader {
   static constexpr std::uint32_t kMagic = 0x4d4e4b56;  // bytes "VKNM"
   static constexpr std::uint16_t kVersion = 1;
-  static constexpr std::uint16_t kChecksummed = 1;     // flag: checksum is set
+  static constexpr std::uint16_t kChecksummed = 1;  // flag: checksum is set
 
   std::uint32_t magic = kMagic;
   std::uint16_t version = kVersion;
@@ -35,7 +35,7 @@ struct ValueHeader {
   std::uint64_t checksum = 0;                 // XXH3-64 of the payload, seed 0
   std::uint16_t flags = 0;
   std::uint8_t block_hash_bytes = 0;
-  std::array<std::uint8_t, 29> reserved{};    // zero
+  std::array<std::uint8_t, 29> reserved{};  // zero
 };
 static_assert(sizeof(ValueHeader) == 128 && std::is_trivially_copyable_v<ValueHeader> &&
               std::has_unique_object_representations_v<ValueHeader>);

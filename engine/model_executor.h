@@ -1,0 +1,54 @@
+// ModelExecutor: the ranks of one engine, seen from its loop. Steps go out, outputs
+// come back in order; at most `steps_in_flight_max` are out at a time.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/clock.h"
+#include "connector/metadata.h"
+#include "model/model_runner.h"
+
+namespace newmoon {
+
+// What one schedule() call decided.
+struct SchedulerOutput {
+  std::uint64_t step_id = 0;
+  Epoch epoch = 0;  // in which it was scheduled
+  StepInput input;  // may hold no sequence: the connector's work goes on alone
+  ConnectorMetadata connector;
+};
+
+struct ModelRunnerOutput {
+  std::uint64_t step_id = 0;
+  Result<StepOutput> output;
+  std::vector<WorkerReport> workers;  // in rank order; empty without a connector
+};
+
+// After weights were written (or may have been) on every rank.
+struct WeightsReport {
+  std::vector<std::uint64_t> weight_writes;  // by rank
+  std::optional<DigestIdentity> digest;      // if it was asked for and could be had
+};
+
+class ModelExecutor {
+ public:
+  virtual ~ModelExecutor() = default;
+  virtual std::size_t rank_count() const = 0;
+  virtual int steps_in_flight_max() const = 0;
+
+  virtual void submit(SchedulerOutput output) = 0;
+  // The output of the oldest step in flight, once all ranks have ended it.
+  virtual std::optional<ModelRunnerOutput> poll() = 0;
+  // Blocks until poll() has something or `deadline`.
+  virtual void wait(Time deadline) = 0;
+
+  // Blocks until every rank has returned. An error leaves the engine sealed.
+  virtual Result<WeightsReport> update_weights(const WeightUpdate& update, bool digest) = 0;
+  virtual Result<WeightsReport> weights_report(bool digest) = 0;
+  virtual Status sleep(int level) = 0;
+  virtual Result<WeightsReport> wake_up(bool digest) = 0;
+};
+
+}  // namespace newmoon

@@ -1,0 +1,25 @@
+// A physical block of the engine's KV memory, as the connector sees it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "hash/value.h"
+
+namespace newmoon {
+
+using BlockId = std::int32_t;
+inline constexpr BlockId kNullBlock = 0;  // never holds KV
+
+// Where one rank's bytes of each block lie. Threads may read different blocks at
+// the same time; who may touch one block when is the business of the rules PIN and
+// STEP, not of this interface.
+class BlockMemory {
+ public:
+  virtual ~BlockMemory() = default;
+  // This rank's bytes of a block, in payload order; always the same lengths.
+  virtual std::vector<Fragment> fragments(BlockId block) = 0;
+  virtual std::uint64_t block_bytes() const = 0;  // the sum of those lengths
+};
+
+}  // namespace newmoon
