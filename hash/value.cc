@@ -1,0 +1,151 @@
+#include "hash/value.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <optional>
+#include <string>
+
+#include "hash/sha256.h"
+#include "hash/xxh3.h"
+
+namespace newmoon {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "ValueHeader is written as it stands");
+static_assert(offsetof(ValueHeader, payload_bytes) == 8 && offsetof(ValueHeader, layout_id) == 16 &&
+              offsetof(ValueHeader, scope_id) == 32 && offsetof(ValueHeader, block_hash) == 48 &&
+              offsetof(ValueHeader, shard) == 80 && offsetof(ValueHeader, checksum) == 88 &&
+              offsetof(ValueHeader, flags) == 96 && offsetof(ValueHeader, block_hash_bytes) == 98 &&
+              offsetof(ValueHeader, reserved) == 99);
+
+// Copied and then hashed at a time: small enough to be still in the L1 cache when
+// it is hashed, large enough that the change from one to the other is no cost.
+constexpr std::size_t kChunkBytes = 16 * 1024;
+
+// Copies pieces one after the other and, if asked, hashes them on the way.
+class Copier {
+ public:
+  explicit Copier(bool checksum) {
+    if (checksum) hash_.emplace();
+  }
+
+  void copy(const std::uint8_t* from, std::uint8_t* to, std::size_t bytes) {
+    const std::size_t chunk_max = hash_ ? kChunkBytes : bytes;
+    while (bytes > 0) {
+      const std::size_t chunk = std::min(bytes, chunk_max);
+      std::memcpy(to, from, chunk);
+      if (hash_) hash_->update({to, chunk});
+      from += chunk, to += chunk, bytes -= chunk;
+    }
+  }
+
+  std::uint64_t checksum() const { return hash_ ? hash_->digest() : 0; }
+
+ private:
+  std::optional<Xxh3> hash_;
+};
+
+template <class Fragments>
+std::uint64_t sum_of_sizes(const Fragments& fragments) {
+  std::uint64_t total = 0;
+  for (const auto& fragment : fragments) total += fragment.size();
+  return total;
+}
+
+std::unexpected<Error> corrupt(std::string_view field, std::string_view why) {
+  return fail(Code::kCorrupt, "stored value: " + std::string(field) + " " + std::string(why));
+}
+
+// The fields that say how to read the others.
+Status verify_form(const ValueHeader& seen, bool require_checksum) {
+  constexpr std::string_view kUnknown = "is not of a value this version wrote";
+  if (seen.magic != ValueHeader::kMagic) return corrupt("magic", kUnknown);
+  if (seen.version != ValueHeader::kVersion) return corrupt("version", kUnknown);
+  if (seen.header_bytes != sizeof(ValueHeader)) return corrupt("header_bytes", kUnknown);
+  if ((seen.flags & ~ValueHeader::kChecksummed) != 0) return corrupt("flags", kUnknown);
+  if (seen.reserved != ValueHeader{}.reserved) return corrupt("reserved", "is not zero");
+  const bool checksummed = (seen.flags & ValueHeader::kChecksummed) != 0;
+  if (require_checksum && !checksummed) return corrupt("checksum", "is missing");
+  if (!checksummed && seen.checksum != 0) return corrupt("checksum", "is set without its flag");
+  return {};
+}
+
+// The fields that say whose bytes these are.
+Status verify_identity(const ValueHeader& seen, const ValueHeader& wanted) {
+  constexpr std::string_view kOther = "is not the one asked for";
+  if (seen.layout_id != wanted.layout_id) return corrupt("layout_id", kOther);
+  if (seen.scope_id != wanted.scope_id) return corrupt("scope_id", kOther);
+  if (seen.block_hash_bytes != wanted.block_hash_bytes) return corrupt("block_hash_bytes", kOther);
+  if (seen.block_hash != wanted.block_hash) return corrupt("block_hash", kOther);
+  if (seen.shard != wanted.shard) return corrupt("shard", kOther);
+  if (seen.payload_bytes != wanted.payload_bytes) return corrupt("payload_bytes", kOther);
+  return {};
+}
+
+}  // namespace
+
+LayoutId layout_id(std::string_view layout) {
+  const Sha256Digest digest = sha256(as_bytes(layout));
+  LayoutId id;
+  std::copy_n(digest.begin(), id.size(), id.begin());
+  return id;
+}
+
+ValueHeader make_header(const Key& key, const LayoutId& layout, std::uint64_t payload_bytes) {
+  ValueHeader header;
+  header.payload_bytes = payload_bytes;
+  header.layout_id = layout;
+  header.scope_id = key.scope.bytes;
+  header.block_hash_bytes = static_cast<std::uint8_t>(key.block.bytes().size());
+  std::copy(key.block.bytes().begin(), key.block.bytes().end(), header.block_hash.begin());
+  header.shard = key.shard.packed();
+  return header;
+}
+
+Status verify_header(const ValueHeader& seen, const Key& key, const LayoutId& layout,
+                     std::uint64_t payload_bytes, std::uint64_t payload_checksum,
+                     bool require_checksum) {
+  if (Status form = verify_form(seen, require_checksum); !form) return form;
+  const ValueHeader wanted = make_header(key, layout, payload_bytes);
+  if (Status identity = verify_identity(seen, wanted); !identity) return identity;
+  const bool checksummed = (seen.flags & ValueHeader::kChecksummed) != 0;
+  if (checksummed && seen.checksum != payload_checksum) {
+    return corrupt("checksum", "differs from that of the payload");
+  }
+  return {};
+}
+
+std::uint64_t total_bytes(std::span<const ConstFragment> fragments) {
+  return sum_of_sizes(fragments);
+}
+
+std::uint64_t total_bytes(std::span<const Fragment> fragments) { return sum_of_sizes(fragments); }
+
+std::uint64_t gather(std::span<const ConstFragment> from, MutableByteView to, bool checksum) {
+  Copier copier(checksum);
+  std::uint8_t* at = to.data();
+  for (const ConstFragment& fragment : from) {
+    copier.copy(fragment.data(), at, fragment.size());
+    at += fragment.size();
+  }
+  return copier.checksum();
+}
+
+std::uint64_t scatter(ByteView from, std::span<const Fragment> to, bool checksum) {
+  Copier copier(checksum);
+  const std::uint8_t* at = from.data();
+  for (const Fragment& fragment : to) {
+    copier.copy(at, fragment.data(), fragment.size());
+    at += fragment.size();
+  }
+  return copier.checksum();
+}
+
+std::uint64_t checksum_of(std::span<const Fragment> fragments) {
+  Xxh3 hash;
+  for (const Fragment& fragment : fragments) hash.update(fragment);
+  return hash.digest();
+}
+
+}  // namespace newmoon
