@@ -1,0 +1,21 @@
+# Target `llama`: libllama and ggml, headers and static libraries, from where
+# `./dev setup` installed them (tools/llama_prefix says where and why there).
+execute_process(COMMAND ${PROJECT_SOURCE_DIR}/tools/llama_prefix
+                OUTPUT_VARIABLE llama_prefix OUTPUT_STRIP_TRAILING_WHITESPACE
+                COMMAND_ERROR_IS_FATAL ANY)
+if(NOT EXISTS ${llama_prefix}/lib/libllama.a)
+  message(FATAL_ERROR "llama.cpp is not built for this compiler and CPU (${llama_prefix}): "
+                      "run ./dev setup, or configure with -DNEWMOON_LLAMA=OFF")
+endif()
+message(STATUS "llama.cpp: ${llama_prefix}")
+
+find_package(OpenMP REQUIRED COMPONENTS CXX)
+
+add_library(llama INTERFACE IMPORTED GLOBAL)
+target_include_directories(llama INTERFACE ${llama_prefix}/include)
+target_link_libraries(llama INTERFACE
+  ${llama_prefix}/lib/libllama.a
+  ${llama_prefix}/lib/libggml.a
+  ${llama_prefix}/lib/libggml-cpu.a
+  ${llama_prefix}/lib/libggml-base.a
+  OpenMP::OpenMP_CXX Threads::Threads ${CMAKE_DL_LIBS} m)
