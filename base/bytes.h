@@ -1,6 +1,7 @@
 // Byte buffers, hex, and fixed-endian integers.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -32,38 +33,26 @@ std::string to_hex(ByteView bytes);
 // nullopt on an odd length or a character that is no hex digit.
 std::optional<Bytes> from_hex(std::string_view hex);
 
-template <class Int>
-Int load_be(const std::uint8_t* at) {
-  Int value = 0;
-  for (std::size_t i = 0; i < sizeof(Int); ++i) value = static_cast<Int>((value << 8) | at[i]);
-  return value;
-}
-template <class Int>
-void store_be(std::uint8_t* at, Int value) {
-  for (std::size_t i = sizeof(Int); i-- > 0; value = static_cast<Int>(value >> 8)) {
-    at[i] = static_cast<std::uint8_t>(value);
-  }
-}
-template <>
-inline std::uint8_t load_be(const std::uint8_t* at) {
-  return *at;
-}
-template <>
-inline void store_be(std::uint8_t* at, std::uint8_t value) {
-  *at = value;
-}
-
+// One load or store each, which compilers do not make of a loop over bytes.
 template <class Int>
 Int load_le(const std::uint8_t* at) {
-  Int value = 0;
-  for (std::size_t i = sizeof(Int); i-- > 0;) value = static_cast<Int>((value << 8) | at[i]);
-  return value;
+  Int value;
+  std::memcpy(&value, at, sizeof value);
+  return std::endian::native == std::endian::little ? value : std::byteswap(value);
 }
 template <class Int>
 void store_le(std::uint8_t* at, Int value) {
-  for (std::size_t i = 0; i < sizeof(Int); ++i, value = static_cast<Int>(value >> 8)) {
-    at[i] = static_cast<std::uint8_t>(value);
-  }
+  if constexpr (std::endian::native != std::endian::little) value = std::byteswap(value);
+  std::memcpy(at, &value, sizeof value);
+}
+
+template <class Int>
+Int load_be(const std::uint8_t* at) {
+  return std::byteswap(load_le<Int>(at));
+}
+template <class Int>
+void store_be(std::uint8_t* at, Int value) {
+  store_le<Int>(at, std::byteswap(value));
 }
 
 template <class Int>
