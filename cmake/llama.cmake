@@ -1,5 +1,5 @@
 # Target `llama`: libllama and ggml, headers and static libraries, from where
-# `./dev setup` installed them (tools/llama_prefix says where and why there).
+# `./dev setup` installed them (tools/llama_prefix says where, and what the key holds).
 execute_process(COMMAND ${PROJECT_SOURCE_DIR}/tools/llama_prefix
                 OUTPUT_VARIABLE llama_prefix OUTPUT_STRIP_TRAILING_WHITESPACE
                 COMMAND_ERROR_IS_FATAL ANY)
@@ -9,8 +9,6 @@ if(NOT EXISTS ${llama_prefix}/lib/libllama.a)
 endif()
 message(STATUS "llama.cpp: ${llama_prefix}")
 
-find_package(OpenMP REQUIRED COMPONENTS CXX)
-
 add_library(llama INTERFACE IMPORTED GLOBAL)
 target_include_directories(llama INTERFACE ${llama_prefix}/include)
 target_link_libraries(llama INTERFACE
@@ -18,4 +16,5 @@ target_link_libraries(llama INTERFACE
   ${llama_prefix}/lib/libggml.a
   ${llama_prefix}/lib/libggml-cpu.a
   ${llama_prefix}/lib/libggml-base.a
-  OpenMP::OpenMP_CXX Threads::Threads ${CMAKE_DL_LIBS} m)
+  gomp  # ggml was compiled by g++; clang links its OpenMP as well
+  Threads::Threads ${CMAKE_DL_LIBS} m)

@@ -14,12 +14,52 @@ verb() {
   "$ROOT/dev" "$@"
 }
 
-# A gate's last line: gate_result NAME true|false ['"figure": value, ...'], and its exit code.
+no_arguments() {  # VERB "$@"
+  (($# == 1)) || fail "$1 takes no arguments (got '$2')"
+}
+
+# A gate's last line, and its exit code: gate_result NAME true|false ['"figure": value, ...'].
 gate_result() {
   echo "{\"gate\": \"$1\", \"pass\": $2, \"figures\": {${3:-}}}"
   [[ "$2" == true ]]
 }
 
-no_arguments() {
-  (($# == 1)) || fail "$1 takes no arguments (got '$2')"
+# Configures and builds a preset into build/PRESET; the configure log shows only if it fails.
+build_preset() {  # PRESET [TARGET...]
+  local preset="$1" log
+  shift
+  log="$(cmake --preset "$preset" 2>&1)" || {
+    echo "$log" >&2
+    fail "cmake --preset $preset failed"
+  }
+  cmake --build "build/$preset" -j "$JOBS" ${1:+--target "$@"}
+}
+
+# Runs a preset's tests and ends with ctest's summary. A test that did not run is a failure:
+# ctest alone would count it as passed.
+run_ctest() {  # PRESET [CTEST ARGUMENTS...]
+  local preset="$1" log="build/$1/ctest.log" code=0
+  shift
+  ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j "$JOBS" "$@" |
+    tee "$log" || code=1
+  if grep -qE '\*\*\*(Skipped|Not Run)|^The following tests did not run' "$log"; then
+    echo "dev: some tests did not run (named above); a skipped test is not a passed one" >&2
+    code=1
+  fi
+  return "$code"
+}
+
+# The figures of the last run_ctest of a preset, for gate_result.
+ctest_figures() {  # PRESET
+  sed -nE 's/^[0-9]+% tests passed, ([0-9]+) tests failed out of ([0-9]+)$/"tests": \2, "failed": \1/p' \
+    "build/$1/ctest.log"
+}
+
+# A build under a sanitizer with its tests, as a gate of the same name.
+sanitizer_gate() {  # PRESET
+  local pass=true
+  verb setup
+  build_preset "$1"
+  run_ctest "$1" || pass=false
+  gate_result "$1" "$pass" "$(ctest_figures "$1")"
 }
