@@ -28,9 +28,8 @@ void log(LogLevel level, std::string_view component, std::string_view message) {
   }
   const std::string_view name = kNames[static_cast<std::size_t>(level)];
   std::fprintf(stderr, "%.*s %.*s: %.*s%s\n", static_cast<int>(name.size()), name.data(),
-               static_cast<int>(component.size()), component.data(),
-               static_cast<int>(shown.size()), shown.data(),
-               shown.size() < message.size() ? " ..." : "");
+               static_cast<int>(component.size()), component.data(), static_cast<int>(shown.size()),
+               shown.data(), shown.size() < message.size() ? " ..." : "");
 }
 
 void set_log_threshold(LogLevel level) { threshold.store(level, std::memory_order_relaxed); }

@@ -5,7 +5,6 @@ main() {
   local file name
   for file in dev.d/*.sh; do
     name="$(basename "$file" .sh)"
-    [[ "$name" == common ]] && continue
     printf '  %-10s %s\n' "$name" "$(sed -n 's/^# help: //p' "$file" | head -1)"
   done
 }

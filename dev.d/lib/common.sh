@@ -32,7 +32,7 @@ build_preset() {  # PRESET [TARGET...]
     echo "$log" >&2
     fail "cmake --preset $preset failed"
   }
-  cmake --build "build/$preset" -j "$JOBS" ${1:+--target "$@"}
+  CCACHE_BASEDIR="$ROOT" cmake --build "build/$preset" -j "$JOBS" ${1:+--target "$@"}
 }
 
 # Runs a preset's tests and ends with ctest's summary. A test that did not run is a failure:
@@ -62,4 +62,17 @@ sanitizer_gate() {  # PRESET
   build_preset "$1"
   run_ctest "$1" || pass=false
   gate_result "$1" "$pass" "$(ctest_figures "$1")"
+}
+
+# Top-level fields of a JSON file, in one line; "?" for what is not there.
+json_fields() {  # FILE NAME...
+  python3 - "$@" <<'PYTHON'
+import json, sys
+try:
+    with open(sys.argv[1], encoding="utf-8") as file:
+        values = json.load(file)
+except (OSError, ValueError):
+    values = {}
+print(*(values.get(name, "?") for name in sys.argv[2:]))
+PYTHON
 }

@@ -1,0 +1,16 @@
+# help: every gate, the long ones too (hours); one summary at the end
+source dev.d/lib/stages.sh
+
+STAGES=(
+  "test      ./dev test"
+  "lint      ./dev lint"
+  "asan      ./dev asan"
+  "tsan      ./dev tsan"
+)
+
+main() {
+  no_arguments nightly "$@"
+  local pass=true
+  run_stages build/nightly "${STAGES[@]}" || pass=false
+  gate_result nightly "$pass" "\"stages\": ${#STAGES[@]}"
+}
