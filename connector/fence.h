@@ -2,12 +2,11 @@
 //
 // Fence is the scheduler's half: which scope requests may read and publish under
 // now. EpochFloor is a rank's half: which jobs it still accepts. The rules they
-// keep (SEAL, BIND, FLOOR, and W8's "what is right is kept") are those of
-// docs/architecture.md; every one was model-checked.
+// keep (SEAL, BIND, FLOOR, PURGE, and W8's "what is right is kept") are those of
+// docs/architecture.md; verify/fence.pml is the model that was checked.
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -25,7 +24,7 @@ enum class ScopeOutcome : std::uint8_t {
 std::string_view to_string(ScopeOutcome outcome);  // "kept", "new", "sealed"
 
 // One thread (the engine's loop). No operation can fail, allocate by the number of
-// blocks, or wait.
+// blocks, or wait (rule FIRST: a fence is step 0 of whatever needs one).
 class Fence {
  public:
   // What the scope of this engine holds besides the weights.
@@ -44,24 +43,35 @@ class Fence {
   const std::optional<Scope>& scope() const { return scope_; }
   const std::optional<ScopeId>& scope_id() const { return scope_id_; }
 
-  // Each returns the scope that was left, if any; rule PURGE lets the caller purge
-  // it only if it is unique.
+  // Each of the following moves the epoch on by one and returns the scope that was
+  // left, if any. Rule PURGE (PUNIQ in the model): the caller may purge it only if
+  // it is unique; others may be reading a named one, and it may be returned to.
+
+  // Rule SEAL: before weights can be written.
   std::optional<Scope> seal();
-  // Opens the scope of these weights. A fence of its own: the epoch moves on.
+  // Opens the scope of these weights, once every rank has them.
   std::optional<Scope> adopt(const WeightsIdentity& weights);
+  // Opens a scope that nobody else has or can return to.
   std::optional<Scope> adopt_unique();
 
   struct ResetResult {
     ScopeOutcome outcome = ScopeOutcome::kNew;
     std::optional<Scope> left;  // set if it is no longer the current one
   };
-  // An explicit reset: always a new epoch, so the local cache is cold.
+  // An explicit reset: always a new epoch, so the local cache is cold. The external
+  // tier (contract W8):
+  //   sealed         stays sealed
+  //   named scope    kept, if nothing was scheduled since the adopt (a caller that
+  //                  resets once more after loading) or `keep_verified`; else a unique
+  //                  scope, cold, until the next adopt
+  //   unique scope   another unique one: nothing verified it, so nothing is kept
   ResetResult reset(bool keep_verified);
 
   // A request was scheduled under the current scope: the next reset is not a repeat.
   void note_scheduled() { scheduled_since_adopt_ = true; }
 
  private:
+  Scope scope_of(const WeightsIdentity& weights) const;
   std::optional<Scope> open(std::optional<Scope> next);
 
   const Identity identity_;
@@ -71,28 +81,38 @@ class Fence {
   bool scheduled_since_adopt_ = false;
 };
 
-// Sticky. Not thread-safe by itself; StoreWorker guards it.
+// Sticky, and of constant size. Not thread-safe by itself; StoreWorker guards it.
+//
+// Rule BIND says that an epoch binds to the weight writes counted at its first use and
+// that a job bound to another count is refused. Every epoch heard of so far was bound
+// to an older count than the one after a write, and every epoch heard of later will be
+// bound to a newer one; so the rule needs no table of counts: a write moves the floor
+// past all epochs heard of.
 class EpochFloor {
  public:
-  // A fence message or a step's metadata.
+  // A fence message, a step's metadata or a job: the scheduler has reached `epoch`.
   void raise(Epoch epoch);
-  // Somebody wrote weights on this rank: nothing stamped with an epoch seen so far
-  // may be published or loaded any more.
-  void note_weight_write();
+  // Somebody wrote weights on this rank: nothing of an epoch heard of so far may be
+  // published or loaded any more. `sealed_epoch`: the epoch that the writer's engine
+  // sealed to, if the writer knows it. It must, where a write can overtake steps on
+  // their way to the rank: an epoch that is on its way has not been heard of.
+  void note_weight_write(Epoch sealed_epoch = 0);
+  // A peer that knows no epochs wants all that was computed so far forgotten.
+  void refuse_heard();
 
   Epoch floor() const { return floor_; }
   std::uint64_t weight_writes() const { return weight_writes_; }
 
+  // kBelowFloor: the scheduler has moved on itself. kUnbound: it may not know that
+  // its epoch is over, and must be told (rule BIND).
   enum class Admission : std::uint8_t { kAdmitted, kBelowFloor, kUnbound };
-  // Whether a job of that epoch may go on. Binds the epoch to the weight writes so
-  // far at its first use; kUnbound if they have changed since (rule BIND).
+  // Whether a job of that epoch may go on (rule FLOOR).
   Admission admit(Epoch epoch);
 
  private:
-  Epoch floor_ = 0;
-  Epoch seen_ = 0;  // highest epoch met
+  Epoch heard_ = 0;  // highest epoch the scheduler is known to have reached
+  Epoch floor_ = 0;  // >= heard_
   std::uint64_t weight_writes_ = 0;
-  std::map<Epoch, std::uint64_t> bound_writes_;  // epochs >= floor_ only
 };
 
 }  // namespace newmoon

@@ -27,6 +27,8 @@ class StoreConnector {
   std::optional<ResetAnswer> reset_cache(Time deadline);
 
  private:
+  StoreConnector() = default;
+
   StoreScheduler* scheduler_ = nullptr;
   StoreWorker* worker_ = nullptr;
 };

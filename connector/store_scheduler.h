@@ -7,7 +7,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -85,17 +87,21 @@ class StoreScheduler {
     bool save = true;
   };
 
-  StoreScheduler(Options options, const Fence& fence, LookupKeyClient& client, Clock& clock,
-                 BlockPins& pins);
+  StoreScheduler(Options options, const Fence& fence, LookupKeyClient& client, BlockPins& pins);
 
   // nullopt: the answer is on its way, ask again next time. No side effect but the
-  // lookup itself. While sealed: no match.
+  // lookup itself. No match while sealed, while an earlier load of the request is not
+  // reported by every rank (rule ONE-LOAD), or after one of its loads failed.
   std::optional<ExternalMatch> get_num_new_matched_tokens(const RequestId& request_id,
                                                           std::uint32_t num_tokens,
                                                           std::span<const BlockHash> block_hashes,
                                                           std::uint32_t num_computed_tokens);
-  // The engine allocated `blocks` (its block table) for the match: the load goes out
-  // with the next metadata. Returns its load id. num_external_tokens 0: no load.
+  // Once a request got its blocks. The engine allocated `blocks` (its block table) for
+  // the match: the load goes out with the next metadata. Returns its load id; nullopt:
+  // there is no load, so num_external_tokens must be computed. Also to be called with
+  // num_external_tokens 0: the first num_computed_tokens were found, not computed, so
+  // they are not saved again.
+  // REQUIRES: both counts are whole blocks, within `blocks` and `block_hashes`.
   std::optional<std::uint64_t> update_state_after_alloc(const RequestId& request_id,
                                                         std::span<const BlockId> blocks,
                                                         std::span<const BlockHash> block_hashes,
@@ -112,16 +118,78 @@ class StoreScheduler {
   bool has_outstanding_load(const RequestId& request_id) const;
   bool has_pending_push_work() const;  // saves with pins, or loads, not yet reported
 
-  // The Fence has just moved: forget lookups, load specs, save progress and pending
-  // saves, cancel loads, tell the ranks (not waiting). Pins stay. `store` purge of
-  // what was left is the caller's.
+  // The Fence has just moved: forget() and tell the ranks (not waiting). Purging what
+  // was left is the caller's.
   void on_fence();
+  // Drops lookups, load specs, save progress and events; cancels loads. Pins and what
+  // the ranks have been given stay until they report (rules PIN and STEP).
+  void forget();
   // After on_fence(): asks every rank within the deadline. Never throws.
   ResetAnswer reset_store(Time deadline);
-  // A rank's process is gone for good: its missing reports count as given.
+  // A rank's process is gone for good: its missing reports count as given. There are no
+  // matches, loads and saves any more.
   void rank_died(std::size_t rank);
 
+  // Blocks stored by all ranks since the last call, in the current epoch.
   std::vector<StoredEvent> take_events();
+  // Reports of jobs unknown or already reported by that rank: late or duplicated.
+  std::uint64_t ignored_reports() const { return ignored_reports_; }
+
+ private:
+  // A job's way through the ranks: ended once each has reported it or died.
+  struct Progress {
+    std::vector<bool> reported;  // by rank
+    std::size_t missing = 0;
+  };
+  struct Load {
+    LoadJob job;
+    std::size_t good_blocks = 0;  // leading ones that no rank failed
+    bool cancelled = false;
+    Progress progress;
+  };
+  struct Save {
+    SaveJob job;
+    bool stored = true;
+    Progress progress;
+  };
+  struct RequestState {
+    std::size_t saved_blocks = 0;  // handed out, loaded or found: not saved again
+    bool load_failed = false;
+  };
+
+  // Rule SEAL: no lookup, load or publication while weights move.
+  bool is_open() const { return !fence_.sealed() && dead_ranks_.empty(); }
+  std::uint32_t block_tokens() const { return static_cast<std::uint32_t>(options_.block_size); }
+  std::uint32_t usable_hit(std::uint32_t hit, std::uint32_t num_tokens,
+                           std::size_t num_hashes) const;
+  const LookupRequest& lookup_request(const RequestId& request_id, std::uint32_t num_tokens,
+                                      std::span<const BlockHash> block_hashes);
+  std::optional<SaveJob> next_save(const RequestProgress& progress);
+  Progress start() const;
+  bool note_report(Progress& progress, std::size_t rank);
+  void note_load(std::size_t rank, const LoadReport& report);
+  void note_save(std::size_t rank, const SaveReport& report);
+  void finish_load(std::uint64_t load_id);
+  void finish_save(std::uint64_t job_id);
+  ResetAnswer summarise(const LookupKeyClient::ResetAnswer& reply) const;
+
+  const Options options_;
+  const Fence& fence_;
+  LookupKeyClient& client_;
+  BlockPins& pins_;
+
+  std::unordered_map<RequestId, LookupRequest> lookups_;
+  std::unordered_map<RequestId, RequestState> requests_;
+  std::unordered_map<RequestId, std::uint64_t> load_of_request_;  // until every rank reported
+  std::map<std::uint64_t, Load> loads_;                           // by load id
+  std::map<std::uint64_t, Save> saves_;                           // by job id
+  std::vector<std::uint64_t> pending_loads_;                      // in no metadata yet
+  std::vector<FinishedLoad> finished_loads_;                      // to be told
+  std::vector<StoredEvent> events_;
+  std::set<std::size_t> dead_ranks_;
+  std::uint64_t last_load_id_ = 0;
+  std::uint64_t last_job_id_ = 0;
+  std::uint64_t ignored_reports_ = 0;
 };
 
 }  // namespace newmoon

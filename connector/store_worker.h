@@ -19,6 +19,7 @@
 #include "base/thread_annotations.h"
 #include "connector/fence.h"
 #include "connector/metadata.h"
+#include "connector/transfer_queue.h"
 #include "store/kv_store.h"
 
 namespace newmoon {
@@ -28,8 +29,10 @@ struct StoreWorkerStats {
   std::uint64_t loaded_blocks = 0;
   std::uint64_t missing_blocks = 0;  // promised by a lookup, gone at load
   std::uint64_t corrupt_blocks = 0;
-  std::uint64_t refused_jobs = 0;   // below the floor or unbound
-  std::uint64_t dropped_saves = 0;  // queue full or store busy
+  std::uint64_t refused_jobs = 0;   // below the floor or unbound, queued or not
+  std::uint64_t dropped_saves = 0;  // queue full, store busy or scope purged
+  std::uint64_t dropped_loads = 0;  // queue full
+  std::uint64_t store_errors = 0;   // failed calls other than misses and the above
 };
 
 class StoreWorker final : public LookupBackend {
@@ -43,7 +46,12 @@ class StoreWorker final : public LookupBackend {
     std::size_t send_jobs_max = 256;     // queued; more are dropped and reported
     std::size_t receive_jobs_max = 256;  // queued; more are reported as failed
     std::size_t batch_blocks_max = 64;   // blocks a store call
-    bool checksum = true;                // may be false only if the store's reads are atomic
+    // Rule SELF. Ignored (checksums are on) unless the store's reads are atomic.
+    bool checksum = true;
+    // Ranks with identical bytes share a shard and divide its puts: this one stores the
+    // blocks whose hash falls to `stripe_index`. REQUIRES: stripe_index < stripe_count.
+    std::size_t stripe_index = 0;
+    std::size_t stripe_count = 1;
   };
 
   // `send` and `receive` run the saves and the loads. All references must outlive
@@ -55,9 +63,11 @@ class StoreWorker final : public LookupBackend {
   void start_load_kv(const ConnectorMetadata& metadata);  // before the forward pass
   void wait_for_save(const ConnectorMetadata& metadata);  // after it; enqueues, waits for nothing
   WorkerReport get_finished();
-  void note_weight_write();  // weights were written or may have been
+  // Weights were written or may have been. `sealed_epoch`: see EpochFloor.
+  void note_weight_write(Epoch sealed_epoch = 0);
 
-  // Drops what is queued (reported), lets running jobs end.
+  // Drops what is queued (reported), lets running jobs end. Later jobs are reported as
+  // dropped or failed. Drains still end.
   void close();
   StoreWorkerStats stats() const;
 
@@ -67,6 +77,40 @@ class StoreWorker final : public LookupBackend {
   void reset(const ResetRequest& request, std::function<void(Result<ResetAck>)> done) override;
   void drain(std::function<void(Result<FenceAck>)> done) override;
   FenceAck status() override;
+
+ private:
+  void run_save(const SaveJob& job);
+  SaveOutcome put_blocks(const SaveJob& job);
+  Status put_batch(const SaveJob& job, std::span<const BlockRef> blocks);
+  void run_load(const LoadJob& job);
+  std::size_t get_blocks(const LoadJob& job);
+  std::size_t get_batch(const LoadJob& job, std::span<const BlockRef> blocks);
+  Status check_value(const Key& key, const Result<GetValue>& value) const;
+
+  bool owns(const BlockHash& hash) const;
+  Key key_of(const ScopeId& scope, const BlockHash& hash) const;
+  void raise_floor(Epoch epoch);
+  bool admit(Epoch epoch);
+  FenceAck drop_below_floor();
+  void report_save(const SaveJob& job, SaveOutcome outcome);
+  void report_load(const LoadJob& job, std::size_t good_blocks);
+  void count(std::uint64_t StoreWorkerStats::* counter, std::uint64_t amount = 1);
+  void count_failure(const Error& error);
+  void when_drained(std::function<void()> done);
+  Result<ResetAck> remove_all(FenceAck fence);
+
+  const Options options_;
+  const bool checksum_;
+  KvStore& store_;
+  BlockMemory& memory_;
+
+  mutable Mutex mutex_;
+  EpochFloor floor_ NM_GUARDED_BY(mutex_);
+  WorkerReport report_ NM_GUARDED_BY(mutex_);  // since the last get_finished()
+  StoreWorkerStats stats_ NM_GUARDED_BY(mutex_);
+
+  TransferQueue<SaveJob> saves_;
+  TransferQueue<LoadJob> loads_;
 };
 
 }  // namespace newmoon

@@ -1,0 +1,326 @@
+#include "connector/store_worker.h"
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "base/log.h"
+
+namespace newmoon {
+namespace {
+
+constexpr std::string_view kLog = "store_worker";
+
+// Nothing is wrong but this work: it is dropped, and dropping it is the remedy.
+bool is_drop(const Error& error) {
+  const ConnectorAction action = traits(error.code).action;
+  return action == ConnectorAction::kDrop || action == ConnectorAction::kRefence;
+}
+
+}  // namespace
+
+StoreWorker::StoreWorker(Options options, KvStore& store, BlockMemory& memory, Executor& send,
+                         Executor& receive)
+    : options_(std::move(options)),
+      checksum_(options_.checksum || !store.reads_are_atomic()),
+      store_(store),
+      memory_(memory),
+      saves_(send, options_.send_jobs_max, [this](const SaveJob& job) { run_save(job); }),
+      loads_(receive, options_.receive_jobs_max, [this](const LoadJob& job) { run_load(job); }) {}
+
+// --- forward thread ---
+
+void StoreWorker::start_load_kv(const ConnectorMetadata& metadata) {
+  raise_floor(metadata.epoch);
+  for (const LoadJob& job : metadata.loads) {
+    if (!admit(job.epoch)) {
+      report_load(job, 0);
+    } else if (const std::optional<LoadJob> refused = loads_.push(job)) {
+      count(&StoreWorkerStats::dropped_loads);
+      report_load(*refused, 0);
+    }
+  }
+}
+
+void StoreWorker::wait_for_save(const ConnectorMetadata& metadata) {
+  raise_floor(metadata.epoch);
+  for (const SaveJob& job : metadata.saves) {
+    // A step that was scheduled before a fence and ran after a weight write has just
+    // computed these blocks with other weights than its scope says: rules FLOOR, BIND.
+    if (!admit(job.epoch)) {
+      report_save(job, SaveOutcome::kDropped);
+    } else if (const std::optional<SaveJob> refused = saves_.push(job)) {
+      count(&StoreWorkerStats::dropped_saves);
+      report_save(*refused, SaveOutcome::kDropped);
+    }
+  }
+}
+
+WorkerReport StoreWorker::get_finished() {
+  MutexLock lock(mutex_);
+  WorkerReport report = std::exchange(report_, {});
+  report.rank = options_.rank;
+  report.weight_writes = floor_.weight_writes();
+  return report;
+}
+
+void StoreWorker::note_weight_write(Epoch sealed_epoch) {
+  {
+    MutexLock lock(mutex_);
+    floor_.note_weight_write(sealed_epoch);
+  }
+  drop_below_floor();
+}
+
+void StoreWorker::close() {
+  for (const SaveJob& job : saves_.close()) report_save(job, SaveOutcome::kDropped);
+  for (const LoadJob& job : loads_.close()) report_load(job, 0);
+}
+
+StoreWorkerStats StoreWorker::stats() const {
+  MutexLock lock(mutex_);
+  return stats_;
+}
+
+// --- LookupBackend ---
+
+Result<std::size_t> StoreWorker::lookup(const LookupRequest& request) {
+  if (request.scope && request.epoch < status().floor) {
+    return fail(Code::kFenced,
+                "lookup of epoch " + std::to_string(request.epoch) + " is below this rank's floor");
+  }
+  return store_.hit_prefix(request.scope.value_or(options_.foreign_scope), options_.all_shards,
+                           request.block_hashes);
+}
+
+FenceAck StoreWorker::fence(Epoch epoch) {
+  {
+    MutexLock lock(mutex_);
+    if (epoch == 0) {
+      floor_.refuse_heard();
+    } else {
+      floor_.raise(epoch);
+    }
+  }
+  return drop_below_floor();
+}
+
+void StoreWorker::reset(const ResetRequest& request, std::function<void(Result<ResetAck>)> done) {
+  // Rule FIRST: the fence before anything that can fail or take time.
+  const FenceAck ack = fence(request.epoch);
+  if (request.mode == ResetMode::kFence) return done(ResetAck{ack, 0, 0});
+  when_drained([this, ack, remove = request.remove, done = std::move(done)] {
+    done(remove ? remove_all(ack) : ResetAck{ack, 0, 0});
+  });
+}
+
+void StoreWorker::drain(std::function<void(Result<FenceAck>)> done) {
+  when_drained([this, done = std::move(done)] { done(status()); });
+}
+
+FenceAck StoreWorker::status() {
+  MutexLock lock(mutex_);
+  return {floor_.floor(), 0, 0, floor_.weight_writes()};
+}
+
+// --- saves ---
+
+void StoreWorker::run_save(const SaveJob& job) { report_save(job, put_blocks(job)); }
+
+SaveOutcome StoreWorker::put_blocks(const SaveJob& job) {
+  const std::span<const BlockRef> blocks(job.blocks);
+  for (std::size_t at = 0; at < blocks.size(); at += options_.batch_blocks_max) {
+    // Rule FLOOR, at execution. A fence during the put is harmless: the blocks are
+    // pinned (rule PIN), so what arrives late is what the key promises.
+    if (!admit(job.epoch)) return SaveOutcome::kDropped;
+    const std::size_t size = std::min(options_.batch_blocks_max, blocks.size() - at);
+    const Status put = put_batch(job, blocks.subspan(at, size));
+    if (put) continue;
+    if (is_drop(put.error())) {
+      count(&StoreWorkerStats::dropped_saves);
+      return SaveOutcome::kDropped;
+    }
+    count_failure(put.error());
+    return SaveOutcome::kFailed;
+  }
+  return SaveOutcome::kStored;
+}
+
+// The first error, if any. Blocks behind it may have been stored; without the one that
+// is missing they are never part of a hit.
+Status StoreWorker::put_batch(const SaveJob& job, std::span<const BlockRef> blocks) {
+  std::vector<std::vector<ConstFragment>> payloads;
+  payloads.reserve(blocks.size());
+  std::vector<PutItem> items;
+  items.reserve(blocks.size());
+  for (const BlockRef& block : blocks) {
+    if (!owns(block.hash)) continue;
+    const std::vector<Fragment> fragments = memory_.fragments(block.block);
+    const auto& payload = payloads.emplace_back(fragments.begin(), fragments.end());
+    const Key key = key_of(job.scope, block.hash);
+    const ValueHeader header = make_header(key, options_.layout, memory_.block_bytes());
+    items.push_back({key, header, payload, checksum_});
+  }
+  if (items.empty()) return {};
+  const std::vector<Status> statuses = store_.put(items);
+  count(&StoreWorkerStats::saved_blocks,
+        static_cast<std::uint64_t>(std::ranges::count_if(statuses, &Status::has_value)));
+  const auto failed = std::ranges::find_if_not(statuses, &Status::has_value);
+  if (failed != statuses.end()) return *failed;
+  if (statuses.size() != items.size()) return fail(Code::kInternal, "store skipped items of a put");
+  return {};
+}
+
+// --- loads ---
+
+void StoreWorker::run_load(const LoadJob& job) {
+  std::size_t good_blocks = get_blocks(job);
+  // Rule FLOOR once more, after the bytes came: the request that waited for them may
+  // be gone, or run on other weights.
+  if (good_blocks > 0 && !admit(job.epoch)) good_blocks = 0;
+  count(&StoreWorkerStats::loaded_blocks, good_blocks);
+  report_load(job, good_blocks);
+}
+
+// How many leading blocks of the job are loaded and checked. What follows the first
+// bad block is of no use: hits are contiguous.
+std::size_t StoreWorker::get_blocks(const LoadJob& job) {
+  const std::span<const BlockRef> blocks(job.blocks);
+  for (std::size_t at = 0; at < blocks.size(); at += options_.batch_blocks_max) {
+    if (!admit(job.epoch)) return 0;
+    const std::size_t size = std::min(options_.batch_blocks_max, blocks.size() - at);
+    const std::size_t good_blocks = get_batch(job, blocks.subspan(at, size));
+    if (good_blocks < size) return at + good_blocks;
+  }
+  return blocks.size();
+}
+
+std::size_t StoreWorker::get_batch(const LoadJob& job, std::span<const BlockRef> blocks) {
+  std::vector<std::vector<Fragment>> payloads;
+  payloads.reserve(blocks.size());
+  std::vector<GetItem> items;
+  items.reserve(blocks.size());
+  for (const BlockRef& block : blocks) {
+    const auto& payload = payloads.emplace_back(memory_.fragments(block.block));
+    items.push_back({key_of(job.scope, block.hash), payload, checksum_});
+  }
+  const std::vector<Result<GetValue>> values = store_.get(items);
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const Status checked = i < values.size()
+                               ? check_value(items[i].key, values[i])
+                               : fail(Code::kInternal, "store skipped items of a get");
+    if (checked) continue;
+    count_failure(checked.error());
+    return i;
+  }
+  return items.size();
+}
+
+// Rule SELF: the value says itself whose bytes it holds.
+Status StoreWorker::check_value(const Key& key, const Result<GetValue>& value) const {
+  if (!value) return std::unexpected(value.error());
+  const std::uint64_t checksum = checksum_ ? value->payload_checksum : value->header.checksum;
+  return verify_header(value->header, key, options_.layout, memory_.block_bytes(), checksum,
+                       checksum_);
+}
+
+// --- both ---
+
+bool StoreWorker::owns(const BlockHash& hash) const {
+  return std::hash<BlockHash>{}(hash) % options_.stripe_count == options_.stripe_index;
+}
+
+Key StoreWorker::key_of(const ScopeId& scope, const BlockHash& hash) const {
+  return {scope, options_.shard, hash};
+}
+
+void StoreWorker::raise_floor(Epoch epoch) {
+  {
+    MutexLock lock(mutex_);
+    const Epoch before = floor_.floor();
+    floor_.raise(epoch);
+    if (floor_.floor() == before) return;
+  }
+  drop_below_floor();
+}
+
+bool StoreWorker::admit(Epoch epoch) {
+  MutexLock lock(mutex_);
+  const EpochFloor::Admission admission = floor_.admit(epoch);
+  if (admission == EpochFloor::Admission::kAdmitted) return true;
+  ++stats_.refused_jobs;
+  if (admission == EpochFloor::Admission::kUnbound) {
+    report_.unbound_epoch = std::max(report_.unbound_epoch.value_or(0), epoch);
+  }
+  return false;
+}
+
+// Jobs that are running are not dropped: they check the floor themselves when they end.
+FenceAck StoreWorker::drop_below_floor() {
+  FenceAck ack = status();
+  const auto is_below = [floor = ack.floor](const auto& job) { return job.epoch < floor; };
+  for (const SaveJob& job : saves_.take_if(is_below)) {
+    admit(job.epoch);  // counted as refused, and BIND broken is noted
+    report_save(job, SaveOutcome::kDropped);
+    ++ack.dropped_saves;
+  }
+  for (const LoadJob& job : loads_.take_if(is_below)) {
+    admit(job.epoch);
+    report_load(job, 0);
+    ++ack.dropped_loads;
+  }
+  return ack;
+}
+
+void StoreWorker::report_save(const SaveJob& job, SaveOutcome outcome) {
+  MutexLock lock(mutex_);
+  report_.saves.push_back({job.job_id, outcome});
+}
+
+void StoreWorker::report_load(const LoadJob& job, std::size_t good_blocks) {
+  LoadReport report{job.load_id, {}};
+  for (std::size_t i = good_blocks; i < job.blocks.size(); ++i) {
+    report.failed_blocks.push_back(job.blocks[i].block);
+  }
+  MutexLock lock(mutex_);
+  report_.loads.push_back(std::move(report));
+}
+
+void StoreWorker::count(std::uint64_t StoreWorkerStats::* counter, std::uint64_t amount) {
+  MutexLock lock(mutex_);
+  stats_.*counter += amount;
+}
+
+void StoreWorker::count_failure(const Error& error) {
+  if (error.code == Code::kMiss) return count(&StoreWorkerStats::missing_blocks);
+  const bool corrupt = error.code == Code::kCorrupt;
+  count(corrupt ? &StoreWorkerStats::corrupt_blocks : &StoreWorkerStats::store_errors);
+  log(LogLevel::kWarning, kLog,
+      "rank " + std::to_string(options_.rank) + ": " + to_string(error) +
+          (corrupt ? "; the block is computed instead" : ""));
+}
+
+// --- drain and remove_all ---
+
+void StoreWorker::when_drained(std::function<void()> done) {
+  auto queues_left = std::make_shared<std::atomic<int>>(2);
+  const auto reached = [queues_left, done = std::move(done)] {
+    if (queues_left->fetch_sub(1) == 1) done();
+  };
+  saves_.mark(reached);
+  loads_.mark(reached);
+}
+
+Result<ResetAck> StoreWorker::remove_all(FenceAck fence) {
+  const Result<std::uint64_t> removed = store_.remove_all();
+  if (!removed) return std::unexpected(removed.error());
+  const Result<StoreStats> stats = store_.stats();
+  if (!stats) return std::unexpected(stats.error());
+  if (stats->blocks != 0) {
+    return fail(Code::kUnavailable, "remove_all left " + std::to_string(stats->blocks) +
+                                        " blocks in the store; is somebody else writing to it?");
+  }
+  return ResetAck{fence, *removed, 0};
+}
+
+}  // namespace newmoon
