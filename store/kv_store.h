@@ -3,10 +3,15 @@
 //
 // Any thread may call any method; calls may block on I/O for at most the time the
 // backend was configured with. Values are immutable: the first put of a key wins.
+// A store may give any value up at any time, except while it reads it out.
+//
+// Beside the errors named at each method, all of them may return kUnavailable (the
+// backend cannot be reached: retry later) and kDeadline (no answer in time: a put
+// or purge may or may not have happened). A failed batch repeats the error for
+// every item.
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,8 +22,10 @@
 
 namespace newmoon {
 
-// Borrowed for the length of the call. The store writes header.checksum (and the
-// flag) itself if `checksum` is set, since it can compute it while it copies.
+// Borrowed for the length of the call. The header must be the key's and its
+// payload_bytes those of `payload` (make_header()). With `checksum` the store sets
+// header.checksum and its flag itself, since it can compute it while it copies;
+// else the header is stored as given.
 struct PutItem {
   Key key;
   ValueHeader header;
@@ -38,11 +45,12 @@ struct GetValue {
   std::uint64_t payload_checksum = 0;  // XXH3-64 of the bytes delivered, if asked for
 };
 
+// A scope that holds values.
 struct ScopeUsage {
   ScopeId scope;
-  std::string description;  // as given to describe_scope(); may be empty
-  std::uint64_t blocks = 0;
-  std::uint64_t bytes = 0;
+  std::string description;   // as given to describe_scope(); may be empty
+  std::uint64_t blocks = 0;  // values: a block of two shards counts twice
+  std::uint64_t bytes = 0;   // headers included
 };
 
 struct StoreStats {
@@ -51,15 +59,16 @@ struct StoreStats {
   std::uint64_t bytes_to_free = 0;  // purged or evicted, not yet returned; counts in the budget
   std::uint64_t budget_bytes = 0;   // 0: the backend has none of its own
   std::uint64_t evicted_blocks = 0;
-  std::uint64_t refused_late_puts = 0;  // puts into a purged unique scope
+  std::uint64_t refused_late_puts = 0;  // puts into a scope purged for good
 };
 
 class KvStore {
  public:
   virtual ~KvStore() = default;
 
-  // One status an item, in order. kBusy: no room now. kFenced: the key's scope was
-  // purged for good. A key already there: success, the old value stays.
+  // One status an item, in order. A key already there: success, the old value
+  // stays. kBusy: no room now. kFenced: the key's scope was purged for good.
+  // kBadRequest: the header is not the key's or the payload's.
   virtual std::vector<Status> put(std::span<const PutItem> items) = 0;
 
   // One result an item, in order. kMiss: not there. kCorrupt: there, but its
@@ -67,16 +76,18 @@ class KvStore {
   virtual std::vector<Result<GetValue>> get(std::span<const GetItem> items) = 0;
 
   // How many leading blocks of `blocks` are there for *every* shard: the length of
-  // the contiguous hit. Stops at the first miss; marks what it saw as used.
+  // the contiguous hit; 0 without shards. Marks what it saw as used.
   virtual Result<std::size_t> hit_prefix(const ScopeId& scope, std::span<const Shard> shards,
                                          std::span<const BlockHash> blocks) = 0;
 
   // Makes every value of a scope unfindable at once; the memory comes back behind.
   // `for_good`: the scope is unique and nobody can return to it, so late puts into
-  // it are refused from now on (as far as the backend can).
+  // it are refused from now on (as far as the backend can). Else later puts fill
+  // the scope anew. A scope that is not there is no error.
   virtual Status purge_scope(const ScopeId& scope, bool for_good) = 0;
 
-  // Names a scope for list_scopes(); informative only.
+  // Names a scope for list_scopes(), whether or not it holds values yet; the latest
+  // one counts. Informative only: a backend may cut it short or forget it.
   virtual void describe_scope(const ScopeId& scope, const std::string& description) = 0;
 
   // Removes every value of every scope (upstream's `remove_all(force=True)`), for
@@ -84,6 +95,7 @@ class KvStore {
   virtual Result<std::uint64_t> remove_all() = 0;
 
   virtual Result<StoreStats> stats() = 0;
+  // In the order of their ids.
   virtual Result<std::vector<ScopeUsage>> list_scopes() = 0;
 
   // True: a read never overlaps the eviction of what it reads, so that a checksum

@@ -1,0 +1,44 @@
+// One value of a memory store and what the store knows about it. Laid out so that
+// a lookup reads two cache lines: the chain, the tag and the key's fields in the
+// header; a 64-byte value takes 256 bytes in all.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "base/bytes.h"
+#include "hash/value.h"
+#include "store/slab_pool.h"
+
+namespace newmoon {
+
+class ScopeIndex;
+
+struct Entry {
+  Entry* next = nullptr;          // in its bucket; guarded by its partition's lock
+  std::uint32_t tag = 0;          // low half of the key's hash
+  std::atomic<bool> used{false};  // since it was last queued for eviction
+  bool queued = false;            // in the eviction queue; guarded by the queue's lock
+  ValueHeader header;             // says the key and the payload's length; immutable
+  Entry* older = nullptr;         // in the eviction queue; guarded by the queue's lock
+  Entry* newer = nullptr;
+  ScopeIndex* index = nullptr;
+  SlabPool::Slab* slab = nullptr;
+  // The index holds one reference, each reader another; the last to drop frees it.
+  std::atomic<std::uint32_t> references{1};
+
+  std::uint8_t* payload();
+  std::uint64_t bytes() const { return sizeof(ValueHeader) + header.payload_bytes; }
+  void mark_used() {
+    if (!used.load(std::memory_order_relaxed)) used.store(true, std::memory_order_relaxed);
+  }
+};
+
+// The payload starts on a cache line.
+inline constexpr std::size_t kEntryBytes = (sizeof(Entry) + 63) / 64 * 64;
+static_assert(kEntryBytes == 192);
+inline std::uint8_t* Entry::payload() {
+  return reinterpret_cast<std::uint8_t*>(this) + kEntryBytes;
+}
+
+}  // namespace newmoon

@@ -1,0 +1,218 @@
+#include "store/memory_store.h"
+
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <thread>
+
+#include "store/recent_map.h"
+#include "store/testing.h"
+
+namespace newmoon {
+namespace {
+
+using namespace fixtures;  // NOLINT: the vocabulary of these tests
+
+// Runs tasks when the test says so.
+class ManualExecutor final : public Executor {
+ public:
+  void post(std::function<void()> task) override { tasks_.push_back(std::move(task)); }
+  bool run_one() {
+    if (tasks_.empty()) return false;
+    const std::function<void()> task = std::move(tasks_.front());
+    tasks_.pop_front();
+    task();
+    return true;
+  }
+
+ private:
+  std::deque<std::function<void()>> tasks_;
+};
+
+// Time passes only by sleeping.
+class ManualClock final : public Clock {
+ public:
+  Time now() const override { return now_; }
+  void sleep_until(Time deadline) override { now_ = std::max(now_, deadline); }
+
+ private:
+  Time now_{0};
+};
+
+class MemoryStoreTest : public ::testing::Test {
+ protected:
+  MemoryStore& make(MemoryStoreOptions options) {
+    store_.emplace(options, clock_, executor_);
+    return *store_;
+  }
+  // The number of slices it took.
+  int free_all() {
+    int slices = 0;
+    while (executor_.run_one()) ++slices;
+    return slices;
+  }
+
+  ManualClock clock_;
+  ManualExecutor executor_;
+  std::optional<MemoryStore> store_;
+};
+
+TEST_F(MemoryStoreTest, PurgedBytesCountUntilTheyAreFreed) {
+  MemoryStore& store = make({.budget_bytes = 1 << 20, .free_slice_blocks = 4});
+  for (std::uint64_t i = 0; i < 10; ++i) ASSERT_TRUE(put_one(store, key_of(1, i), 1000));
+  const std::uint64_t bytes = store.stats()->bytes;
+  ASSERT_TRUE(store.purge_scope(scope_of(1), true));
+  EXPECT_EQ(store.stats()->bytes, 0u);
+  EXPECT_EQ(store.stats()->bytes_to_free, bytes);
+  ASSERT_TRUE(executor_.run_one());
+  EXPECT_EQ(store.stats()->bytes_to_free, bytes / 10 * 6);
+  free_all();
+  EXPECT_EQ(store.stats()->bytes_to_free, 0u);
+}
+
+TEST_F(MemoryStoreTest, FreesInSlicesWithAPauseAfterEach) {
+  MemoryStore& store = make(
+      {.budget_bytes = 1 << 20, .free_slice_blocks = 10, .free_pause = std::chrono::seconds(1)});
+  for (std::uint64_t i = 0; i < 100; ++i) ASSERT_TRUE(put_one(store, key_of(1, i)));
+  ASSERT_TRUE(store.purge_scope(scope_of(1), false));
+  const int slices = free_all();
+  EXPECT_GE(slices, 10);
+  EXPECT_LE(slices, 20);
+  EXPECT_GE(clock_.now(), std::chrono::seconds(10));
+}
+
+TEST_F(MemoryStoreTest, APutThatFindsNoRoomFreesWhatWasPurgedBeforeItEvicts) {
+  MemoryStore& store = make({.budget_bytes = 1 << 20});
+  std::uint64_t filled = 0;
+  while (store.stats()->evicted_blocks == 0) {
+    ASSERT_TRUE(put_one(store, key_of(1, filled++), 30000));
+  }
+  ASSERT_TRUE(store.purge_scope(scope_of(1), true));
+  for (std::uint64_t i = 0; i + 1 < filled; ++i) {
+    ASSERT_TRUE(put_one(store, key_of(2, i), 30000));
+  }
+  EXPECT_EQ(store.stats()->evicted_blocks, 1u);
+  EXPECT_EQ(store.stats()->blocks, filled - 1);
+}
+
+TEST_F(MemoryStoreTest, MemoryComesBackWhenTheSizeOfValuesChanges) {
+  MemoryStore& store = make({.budget_bytes = 1 << 20});
+  for (const std::size_t bytes : {50, 200'000, 3000, 900'000, 64, 40'000}) {
+    for (std::uint64_t i = 0; i < (2u << 20) / (bytes + 400); ++i) {
+      const Key key = key_of(1, bytes << 20 | i);
+      ASSERT_TRUE(put_one(store, key, bytes)) << bytes;
+      ASSERT_TRUE(check_one(store, key, bytes)) << bytes;
+    }
+    const StoreStats stats = *store.stats();
+    EXPECT_LE(stats.bytes + stats.bytes_to_free, stats.budget_bytes);
+  }
+}
+
+TEST_F(MemoryStoreTest, ScopesWhoseLastValueWasEvictedAreForgotten) {
+  MemoryStore& store = make({.budget_bytes = 1 << 20});
+  for (std::uint64_t i = 0; i < 200; ++i) {
+    ASSERT_TRUE(put_one(store, key_of(static_cast<std::uint8_t>(i), i), 100'000));
+    free_all();
+  }
+  const std::size_t scopes = store.list_scopes()->size();
+  EXPECT_GT(scopes, 1u);
+  EXPECT_LT(scopes, 12u);
+  EXPECT_EQ(store.stats()->blocks, scopes);
+  ASSERT_TRUE(put_one(store, key_of(0, 1)));
+  EXPECT_TRUE(check_one(store, key_of(0, 1)));
+}
+
+TEST_F(MemoryStoreTest, AUsedValueGetsASecondChanceOverANewerUnusedOne) {
+  MemoryStore& store = make({.budget_bytes = 1 << 20});
+  ASSERT_TRUE(put_one(store, key_of(1, 1), 100'000));
+  for (std::uint64_t i = 100; i < 200; ++i) {
+    ASSERT_TRUE(check_one(store, key_of(1, 1), 100'000)) << i;
+    ASSERT_TRUE(put_one(store, key_of(1, i), 100'000));
+  }
+  EXPECT_TRUE(check_one(store, key_of(1, 1), 100'000));
+  EXPECT_FALSE(is_there(store, key_of(1, 100)));
+}
+
+TEST_F(MemoryStoreTest, RemembersOnlySoManyScopesPurgedForGood) {
+  MemoryStore& store = make({.budget_bytes = 1 << 20, .fenced_scopes_max = 2});
+  for (std::uint8_t scope : {1, 2, 3}) ASSERT_TRUE(store.purge_scope(scope_of(scope), true));
+  EXPECT_TRUE(put_one(store, key_of(1, 1)));
+  EXPECT_FALSE(put_one(store, key_of(2, 1)));
+  EXPECT_FALSE(put_one(store, key_of(3, 1)));
+}
+
+TEST_F(MemoryStoreTest, CutsDescriptionsAndKeepsTheLatest) {
+  MemoryStore& store = make({.budget_bytes = 1 << 20, .descriptions_max = 1});
+  store.describe_scope(scope_of(1), "one");
+  store.describe_scope(scope_of(2), std::string(5000, 'x'));
+  ASSERT_TRUE(put_one(store, key_of(1, 1)));
+  ASSERT_TRUE(put_one(store, key_of(2, 1)));
+  const std::vector<ScopeUsage> scopes = *store.list_scopes();
+  ASSERT_EQ(scopes.size(), 2u);
+  EXPECT_EQ(scopes[0].description, "");
+  EXPECT_EQ(scopes[1].description, std::string(1024, 'x'));
+}
+
+TEST_F(MemoryStoreTest, ATaskThatComesAfterTheStoreDoesNothing) {
+  make({.budget_bytes = 1 << 20});
+  ASSERT_TRUE(put_one(*store_, key_of(1, 1)));
+  ASSERT_TRUE(store_->purge_scope(scope_of(1), true));
+  store_.reset();
+  EXPECT_EQ(free_all(), 1);
+}
+
+TEST_F(MemoryStoreTest, RefusesAValueLargerThanTheBudgetByName) {
+  MemoryStore& store = make({.budget_bytes = 1 << 20});
+  const Status refused = put_one(store, key_of(1, 1), 1 << 20);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kBadRequest);
+  EXPECT_NE(refused.error().message.find("--store-bytes"), std::string::npos);
+}
+
+// Executor and clock that work at once: what a caller on one thread would use.
+TEST(MemoryStore, WorksWithAnInlineExecutor) {
+  ManualClock clock;
+  InlineExecutor executor;
+  MemoryStore store({.budget_bytes = 16 << 20, .free_slice_blocks = 16}, clock, executor);
+  for (std::uint64_t i = 0; i < 10'000; ++i) ASSERT_TRUE(put_one(store, key_of(1, i), 50));
+  ASSERT_TRUE(store.purge_scope(scope_of(1), true));
+  EXPECT_EQ(store.stats()->bytes_to_free, 0u);
+}
+
+TEST(MemoryStore, ManyKeysAreFoundWhileAnotherScopeIsFreed) {
+  SystemClock clock;
+  ThreadExecutor executor("store-free");
+  MemoryStore store({.budget_bytes = 256 << 20, .free_pause = Duration::zero()}, clock, executor);
+  constexpr std::uint64_t kBlocks = 100'000;
+  const TestBlock block(64, 1);
+  for (std::uint64_t i = 0; i < kBlocks; ++i) {
+    ASSERT_TRUE(put_one(store, key_of(1, i), block));
+    ASSERT_TRUE(put_one(store, key_of(2, i), block));
+  }
+  ASSERT_TRUE(store.purge_scope(scope_of(1), true));
+  const Shard shard;
+  const std::vector<BlockHash> blocks = blocks_of(0, kBlocks);
+  int lookups = 0;
+  do {
+    ASSERT_EQ(store.hit_prefix(scope_of(2), {&shard, 1}, blocks), kBlocks);
+    ++lookups;
+  } while (store.stats()->bytes_to_free > 0 && lookups < 10'000);
+  EXPECT_EQ(store.stats()->bytes_to_free, 0u);
+  EXPECT_EQ(store.stats()->blocks, kBlocks);
+}
+
+TEST(RecentMap, ForgetsTheOldest) {
+  RecentMap<int, int> map(2);
+  map.set(1, 10);
+  map.set(2, 20);
+  map.set(1, 11);
+  map.set(3, 30);
+  EXPECT_EQ(map.find(1), nullptr);
+  EXPECT_EQ(*map.find(2), 20);
+  EXPECT_EQ(*map.find(3), 30);
+}
+
+}  // namespace
+}  // namespace newmoon
