@@ -1,0 +1,211 @@
+// Saves, loads, lookups and bounds of one rank. The fences are in
+// store_worker_fence_test.cc.
+#include "connector/store_worker.h"
+
+#include <gmock/gmock.h>
+
+#include "connector/testing/worker_fixture.h"
+
+namespace newmoon {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+class StoreWorkerTest : public WorkerFixture {};
+
+TEST_F(StoreWorkerTest, SavesAndLoadsBackEveryBlock) {
+  for (const BlockId block : {1, 2, 3}) memory_.fill(block, static_cast<std::uint8_t>(block));
+  worker_->wait_for_save(step_with(save_job(7, 1, {1, 2, 3})));
+  EXPECT_THAT(worker_->get_finished().saves, IsEmpty());  // waits for nothing
+  send_.run_all();
+  const WorkerReport saved = worker_->get_finished();
+  ASSERT_THAT(saved.saves, SizeIs(1));
+  EXPECT_EQ(saved.saves[0].job_id, 7u);
+  EXPECT_EQ(saved.saves[0].outcome, SaveOutcome::kStored);
+
+  for (const BlockId block : {1, 2, 3}) memory_.fill(block, 0);
+  const WorkerReport loaded = load(load_job(8, 1, {1, 2, 3}));
+  ASSERT_THAT(loaded.loads, SizeIs(1));
+  EXPECT_EQ(loaded.loads[0].load_id, 8u);
+  EXPECT_THAT(loaded.loads[0].failed_blocks, IsEmpty());
+  for (const BlockId block : {1, 2, 3}) EXPECT_EQ(memory_.content(block), block);
+  EXPECT_THAT(worker_->get_finished().loads, IsEmpty());  // reported once
+  EXPECT_EQ(worker_->stats().saved_blocks, 3u);
+  EXPECT_EQ(worker_->stats().loaded_blocks, 3u);
+}
+
+TEST_F(StoreWorkerTest, PutsInBatches) {
+  preload({1, 2, 3, 4, 5});
+  EXPECT_THAT(store_.put_sizes, ElementsAre(2, 2, 1));
+}
+
+TEST_F(StoreWorkerTest, AMissingBlockFailsTheRestOfItsLoad) {
+  preload({1, 3, 4});
+  const WorkerReport report = load(load_job(8, 1, {1, 2, 3, 4}));
+  EXPECT_THAT(report.loads.at(0).failed_blocks, ElementsAre(2, 3, 4));
+  EXPECT_EQ(worker_->stats().missing_blocks, 1u);
+  EXPECT_EQ(worker_->stats().loaded_blocks, 1u);
+}
+
+TEST_F(StoreWorkerTest, ACorruptValueFailsItsBlock) {
+  preload({1, 2});
+  stored(2)->payload[3] ^= 1;
+  EXPECT_THAT(load(load_job(8, 1, {1, 2})).loads.at(0).failed_blocks, ElementsAre(2));
+  EXPECT_EQ(worker_->stats().corrupt_blocks, 1u);
+}
+
+TEST_F(StoreWorkerTest, ATruncatedValueFailsItsBlock) {
+  preload({1, 2});
+  stored(1)->payload.pop_back();
+  EXPECT_THAT(load(load_job(8, 1, {1, 2})).loads.at(0).failed_blocks, ElementsAre(1, 2));
+  EXPECT_EQ(worker_->stats().corrupt_blocks, 1u);
+}
+
+// Rule SELF: the bytes are whole, but they are those of another scope's block.
+TEST_F(StoreWorkerTest, AValueOfAnotherScopeFailsItsBlock) {
+  preload({1});
+  stored(1)->header.scope_id = test_scope(2).bytes;
+  EXPECT_THAT(load(load_job(8, 1, {1})).loads.at(0).failed_blocks, ElementsAre(1));
+}
+
+TEST_F(StoreWorkerTest, AValueOfAnotherBlockFailsItsBlock) {
+  preload({1, 2});
+  std::swap(*stored(1), *stored(2));
+  EXPECT_THAT(load(load_job(8, 1, {1, 2})).loads.at(0).failed_blocks, ElementsAre(1, 2));
+}
+
+TEST_F(StoreWorkerTest, ChecksumsStayOnUnlessReadsAreAtomic) {
+  StoreWorker::Options options = default_options();
+  options.checksum = false;
+  make_worker(options);
+  preload({1});
+  EXPECT_EQ(stored(1)->header.flags, ValueHeader::kChecksummed);
+
+  store_.atomic_reads = true;
+  make_worker(options);
+  preload({2});
+  EXPECT_EQ(stored(2)->header.flags, 0);
+  // What was stored with a checksum is still readable by who computes none.
+  EXPECT_THAT(load(load_job(8, 1, {1, 2})).loads.at(0).failed_blocks, IsEmpty());
+}
+
+TEST_F(StoreWorkerTest, AFullStoreDropsTheSave) {
+  store_.put_error = Error{Code::kBusy, "full"};
+  worker_->wait_for_save(step_with(save_job(7, 1, {1, 2, 3})));
+  send_.run_all();
+  EXPECT_EQ(worker_->get_finished().saves.at(0).outcome, SaveOutcome::kDropped);
+  EXPECT_EQ(worker_->stats().dropped_saves, 1u);
+  EXPECT_THAT(store_.put_sizes, SizeIs(1));  // the other batches would fare no better
+}
+
+TEST_F(StoreWorkerTest, AFailingStoreFailsTheSaveAndIsCounted) {
+  store_.put_error = Error{Code::kUnavailable, "gone"};
+  worker_->wait_for_save(step_with(save_job(7, 1, {1})));
+  send_.run_all();
+  EXPECT_EQ(worker_->get_finished().saves.at(0).outcome, SaveOutcome::kFailed);
+  EXPECT_EQ(worker_->stats().store_errors, 1u);
+}
+
+TEST_F(StoreWorkerTest, AFullSendQueueDropsAndReports) {
+  for (std::uint64_t id = 1; id <= 5; ++id) {
+    worker_->wait_for_save(step_with(save_job(id, 1, {static_cast<BlockId>(id)})));
+  }
+  const WorkerReport report = worker_->get_finished();
+  ASSERT_THAT(report.saves, SizeIs(1));
+  EXPECT_EQ(report.saves[0].job_id, 5u);
+  EXPECT_EQ(report.saves[0].outcome, SaveOutcome::kDropped);
+  EXPECT_EQ(worker_->stats().dropped_saves, 1u);
+  send_.run_all();
+  EXPECT_THAT(worker_->get_finished().saves, SizeIs(4));
+}
+
+TEST_F(StoreWorkerTest, AFullReceiveQueueFailsAndReports) {
+  preload({1});
+  for (std::uint64_t id = 1; id <= 5; ++id) worker_->start_load_kv(step_with(load_job(id, 1, {1})));
+  const WorkerReport report = worker_->get_finished();
+  ASSERT_THAT(report.loads, SizeIs(1));
+  EXPECT_EQ(report.loads[0].load_id, 5u);
+  EXPECT_THAT(report.loads[0].failed_blocks, ElementsAre(1));
+  EXPECT_EQ(worker_->stats().dropped_loads, 1u);
+}
+
+TEST_F(StoreWorkerTest, ReplicasDivideThePutsOfTheirShard) {
+  std::size_t puts = 0;
+  for (std::size_t stripe : {0u, 1u}) {
+    StoreWorker::Options options = default_options();
+    options.stripe_index = stripe;
+    options.stripe_count = 2;
+    make_worker(options);
+    worker_->wait_for_save(step_with(save_job(7, 1, {1, 2, 3, 4, 5, 6, 7, 8})));
+    send_.run_all();
+    EXPECT_EQ(worker_->get_finished().saves.at(0).outcome, SaveOutcome::kStored);
+    EXPECT_LT(worker_->stats().saved_blocks, 8u);
+    puts += worker_->stats().saved_blocks;
+  }
+  EXPECT_EQ(puts, 8u);
+  EXPECT_THAT(store_.values, SizeIs(8));
+}
+
+TEST_F(StoreWorkerTest, LookupCountsABlockOnlyIfEveryShardHasIt) {
+  StoreWorker::Options options = default_options();
+  options.all_shards = {Shard{.tp = 0}, Shard{.tp = 1}};
+  make_worker(options);
+  preload({1, 2});
+  const LookupRequest request{test_scope(1), 1, 32, {test_hash(1), test_hash(2)}};
+  EXPECT_EQ(worker_->lookup(request), 0u);
+
+  options.shard = Shard{.tp = 1};
+  make_worker(options);
+  preload({1});
+  EXPECT_EQ(worker_->lookup(request), 1u);
+}
+
+TEST_F(StoreWorkerTest, AForeignLookupLooksInItsOwnScope) {
+  preload({1});
+  LookupRequest request{std::nullopt, 0, 16, {test_hash(1)}};
+  EXPECT_EQ(worker_->lookup(request), 0u);
+  SaveJob job = save_job(7, 1, {1});
+  job.scope = test_scope(99);
+  worker_->wait_for_save(step_with(job));
+  send_.run_all();
+  EXPECT_EQ(worker_->lookup(request), 1u);
+}
+
+TEST_F(StoreWorkerTest, CloseReportsWhatIsQueuedAndWhatComesLater) {
+  preload({1});
+  worker_->wait_for_save(step_with(save_job(1, 1, {2})));
+  worker_->start_load_kv(step_with(load_job(2, 1, {1})));
+  worker_->close();
+  worker_->wait_for_save(step_with(save_job(3, 1, {3})));
+  worker_->start_load_kv(step_with(load_job(4, 1, {1})));
+  const WorkerReport report = worker_->get_finished();
+  ASSERT_THAT(report.saves, SizeIs(2));
+  ASSERT_THAT(report.loads, SizeIs(2));
+  EXPECT_EQ(report.saves[0].outcome, SaveOutcome::kDropped);
+  EXPECT_EQ(report.saves[1].outcome, SaveOutcome::kDropped);
+  EXPECT_THAT(report.loads[0].failed_blocks, ElementsAre(1));
+  EXPECT_THAT(report.loads[1].failed_blocks, ElementsAre(1));
+  bool drained = false;
+  worker_->drain([&](const Result<FenceAck>& ack) { drained = ack.has_value(); });
+  send_.run_all();
+  receive_.run_all();
+  EXPECT_TRUE(drained);
+  EXPECT_FALSE(stored(2));
+}
+
+TEST_F(StoreWorkerTest, ReportsItsRankAndWeightWrites) {
+  StoreWorker::Options options = default_options();
+  options.rank = 3;
+  make_worker(options);
+  worker_->note_weight_write();
+  worker_->note_weight_write();
+  const WorkerReport report = worker_->get_finished();
+  EXPECT_EQ(report.rank, 3u);
+  EXPECT_EQ(report.weight_writes, 2u);
+  EXPECT_EQ(worker_->status().weight_writes, 2u);
+}
+
+}  // namespace
+}  // namespace newmoon

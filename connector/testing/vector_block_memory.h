@@ -1,0 +1,42 @@
+// Block memory of a rank in a test: each block is two fragments, as K and V would be.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "hash/block.h"
+
+namespace newmoon {
+
+class VectorBlockMemory final : public BlockMemory {
+ public:
+  static constexpr std::size_t kFragmentBytes = 24;
+
+  explicit VectorBlockMemory(std::size_t blocks)
+      : keys_(blocks, Bytes(kFragmentBytes)), values_(blocks, Bytes(kFragmentBytes)) {}
+
+  std::vector<Fragment> fragments(BlockId block) override {
+    const auto index = static_cast<std::size_t>(block);
+    return {keys_.at(index), values_.at(index)};
+  }
+  std::uint64_t block_bytes() const override { return 2 * kFragmentBytes; }
+
+  // As a forward pass with weights `value` would leave the block.
+  void fill(BlockId block, std::uint8_t value) {
+    for (const Fragment& fragment : fragments(block)) std::ranges::fill(fragment, value);
+  }
+  // `value` if the whole block holds it, else -1.
+  int content(BlockId block) {
+    const std::uint8_t value = keys_.at(static_cast<std::size_t>(block)).front();
+    for (const Fragment& fragment : fragments(block)) {
+      if (std::ranges::count(fragment, value) != std::ssize(fragment)) return -1;
+    }
+    return value;
+  }
+
+ private:
+  std::vector<Bytes> keys_;
+  std::vector<Bytes> values_;
+};
+
+}  // namespace newmoon

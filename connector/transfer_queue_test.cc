@@ -1,0 +1,107 @@
+#include "connector/transfer_queue.h"
+
+#include <gmock/gmock.h>
+
+#include <string>
+
+#include "connector/testing/manual_executor.h"
+
+namespace newmoon {
+namespace {
+
+using testing::ElementsAre;
+
+class TransferQueueTest : public testing::Test {
+ protected:
+  ManualExecutor executor_;
+  std::vector<std::string> log_;
+  TransferQueue<int> queue_{executor_, 3, [this](int job) { log_.push_back(std::to_string(job)); }};
+
+  std::function<void()> note(const std::string& what) {
+    return [this, what] { log_.push_back(what); };
+  }
+};
+
+TEST_F(TransferQueueTest, RunsInOrderOneTaskAtATime) {
+  for (int job : {1, 2, 3}) EXPECT_FALSE(queue_.push(job));
+  EXPECT_EQ(executor_.size(), 1u);
+  EXPECT_TRUE(executor_.run_one());
+  EXPECT_THAT(log_, ElementsAre("1"));
+  executor_.run_all();
+  EXPECT_THAT(log_, ElementsAre("1", "2", "3"));
+}
+
+TEST_F(TransferQueueTest, HandsBackWhatDoesNotFit) {
+  for (int job : {1, 2, 3}) EXPECT_FALSE(queue_.push(job));
+  EXPECT_EQ(queue_.push(4), 4);
+  executor_.run_one();
+  EXPECT_FALSE(queue_.push(5));
+}
+
+TEST_F(TransferQueueTest, TakesBackQueuedJobsAndLeavesNothingInTheExecutor) {
+  for (int round = 0; round < 1000; ++round) {
+    for (int job : {1, 2, 3}) EXPECT_FALSE(queue_.push(job));
+    EXPECT_THAT(queue_.take_if([](int job) { return job != 2; }), ElementsAre(1, 3));
+    EXPECT_THAT(queue_.take_if([](int) { return true; }), ElementsAre(2));
+  }
+  EXPECT_EQ(executor_.size(), 1u);
+  executor_.run_all();
+  EXPECT_TRUE(log_.empty());
+}
+
+TEST_F(TransferQueueTest, TheRunningJobIsNotTakenBack) {
+  std::vector<int> taken;
+  TransferQueue<int> queue(executor_, 3,
+                           [&](int) { taken = queue.take_if([](int) { return true; }); });
+  queue.push(1);
+  queue.push(2);
+  executor_.run_all();
+  EXPECT_THAT(taken, ElementsAre(2));
+}
+
+TEST_F(TransferQueueTest, AMarkWaitsForWhatWasQueuedBeforeItOnly) {
+  queue_.push(1);
+  queue_.mark(note("mark"));
+  queue_.push(2);
+  executor_.run_all();
+  EXPECT_THAT(log_, ElementsAre("1", "mark", "2"));
+}
+
+TEST_F(TransferQueueTest, AMarkComesThoughJobsBeforeItWereTaken) {
+  queue_.push(1);
+  queue_.mark(note("mark"));
+  queue_.take_if([](int) { return true; });
+  EXPECT_TRUE(log_.empty());  // only the executor says when the running job has ended
+  executor_.run_all();
+  EXPECT_THAT(log_, ElementsAre("mark"));
+}
+
+TEST_F(TransferQueueTest, MarksDoNotFillTheQueue) {
+  for (int i = 0; i < 10; ++i) queue_.mark(note("mark"));
+  for (int job : {1, 2, 3}) EXPECT_FALSE(queue_.push(job));
+}
+
+TEST_F(TransferQueueTest, CloseTakesBackAndRefusesJobsButServesMarks) {
+  queue_.push(1);
+  EXPECT_THAT(queue_.close(), ElementsAre(1));
+  EXPECT_EQ(queue_.push(2), 2);
+  queue_.mark(note("mark"));
+  executor_.run_all();
+  EXPECT_THAT(log_, ElementsAre("mark"));
+}
+
+TEST_F(TransferQueueTest, AJobMayPushAnother) {
+  InlineExecutor inline_executor;
+  std::vector<int> ran;
+  TransferQueue<int> queue(inline_executor, 3, [&](int job) {
+    ran.push_back(job);
+    if (job < 3) {
+      EXPECT_FALSE(queue.push(job + 1));
+    }
+  });
+  queue.push(1);
+  EXPECT_THAT(ran, ElementsAre(1, 2, 3));
+}
+
+}  // namespace
+}  // namespace newmoon
