@@ -1,6 +1,6 @@
 # nm_layer(NAME DEPS...): the library newmoon_NAME of every *.cc here but *_test.cc,
 # and the test binary NAME_test of every *_test.cc here. Globbing, so that no source
-# or test can be in the tree and not in the build.
+# or test can be in the tree and not in the build. Files llama_* need llama.cpp.
 add_library(newmoon_options INTERFACE)
 target_compile_options(newmoon_options INTERFACE -Wall -Wextra -Werror -fno-omit-frame-pointer)
 target_include_directories(newmoon_options INTERFACE ${PROJECT_SOURCE_DIR})
@@ -15,6 +15,9 @@ endif()
 
 function(nm_layer name)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
+  if(NOT NEWMOON_LLAMA)
+    list(FILTER sources EXCLUDE REGEX "/llama_[^/]*$")
+  endif()
   set(tests ${sources})
   list(FILTER sources EXCLUDE REGEX "_test\\.cc$")
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")

@@ -18,3 +18,9 @@ target_link_libraries(llama INTERFACE
   ${llama_prefix}/lib/libggml-base.a
   gomp  # ggml was compiled by g++; clang links its OpenMP as well
   Threads::Threads ${CMAKE_DL_LIBS} m)
+
+# The models that `./dev setup` leaves there, for tests.
+execute_process(COMMAND ${PROJECT_SOURCE_DIR}/tools/cache_dir
+                OUTPUT_VARIABLE newmoon_cache OUTPUT_STRIP_TRAILING_WHITESPACE
+                COMMAND_ERROR_IS_FATAL ANY)
+set(NEWMOON_MODELS ${newmoon_cache}/models)
