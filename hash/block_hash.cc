@@ -100,24 +100,28 @@ void write_extra(PickleWriter& pickle, const Block& block, const ExtraKeys& extr
   pickle.tuple(count);
 }
 
-Status write_pickle(MessageBuffer& out, const BlockHash& parent, const Block& block,
-                    const ExtraKeys& extra) {
+// False if it does not fit one frame.
+bool write_pickle(MessageBuffer& out, const BlockHash& parent, const Block& block,
+                  const ExtraKeys& extra) {
   PickleWriter pickle(out);
   pickle.bytes(parent.bytes());
   pickle.integer_tuple(block.tokens);
   write_extra(pickle, block, extra);
   pickle.tuple(3);
-  if (pickle.finish()) return {};
-  return bad_request("block " + std::to_string(block.index) +
-                     " is too long for one pickle frame: shorten its lora or cache_salt, or "
-                     "hash with sha256_cbor");
+  return pickle.finish();
 }
 
-Status write_block(HashAlgo algo, MessageBuffer& out, const BlockHash& parent, const Block& block,
-                   const ExtraKeys& extra) {
+bool write_block(HashAlgo algo, MessageBuffer& out, const BlockHash& parent, const Block& block,
+                 const ExtraKeys& extra) {
   if (algo == HashAlgo::kSha256) return write_pickle(out, parent, block, extra);
   write_cbor(out, parent, block, extra);
-  return {};
+  return true;
+}
+
+std::unexpected<Error> too_long(std::size_t block_index) {
+  return bad_request("block " + std::to_string(block_index) +
+                     " is too long for one pickle frame: shorten its lora or cache_salt, or "
+                     "hash with sha256_cbor");
 }
 
 void write_seed(HashAlgo algo, MessageBuffer& out, std::string_view seed) {
@@ -191,11 +195,6 @@ BlockHash hash_seed(HashAlgo algo, std::string_view seed) {
 
 }  // namespace
 
-BlockHash::BlockHash(ByteView bytes) : size_(static_cast<std::uint8_t>(bytes.size())) {
-  if (bytes.size() > kMaxSize) std::abort();
-  if (!bytes.empty()) std::memcpy(bytes_.data(), bytes.data(), bytes.size());
-}
-
 std::uint64_t BlockHash::event_int() const {
   return size_ < 8 ? 0 : load_be<std::uint64_t>(bytes_.data() + size_ - 8);
 }
@@ -242,9 +241,9 @@ Status BlockHasher::extend(std::span<const Token> tokens, const ExtraKeys& extra
     message.clear();
     const Block block{tokens.subspan(i * block_size, block_size), i};
     const BlockHash& parent = i == 0 ? none_hash_ : chain.back();
-    if (Status status = write_block(algo_, message, parent, block, extra); !status) {
+    if (!write_block(algo_, message, parent, block, extra)) {
       chain.resize(known);
-      return status;
+      return too_long(i);
     }
     chain.push_back(digester.digest(message.view()));
   }
@@ -257,8 +256,8 @@ Result<Bytes> BlockHasher::block_input(const BlockHash& parent, std::span<const 
     return std::unexpected(status.error());
   }
   MessageBuffer message;
-  if (Status status = write_block(algo_, message, parent, {block, block_index}, extra); !status) {
-    return std::unexpected(status.error());
+  if (!write_block(algo_, message, parent, {block, block_index}, extra)) {
+    return too_long(block_index);
   }
   return Bytes(message.view().begin(), message.view().end());
 }

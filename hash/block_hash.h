@@ -6,6 +6,8 @@
 
 #include <array>
 #include <cstdint>
+#include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <optional>
 #include <span>
@@ -27,7 +29,10 @@ class BlockHash {
 
   BlockHash() = default;
   // REQUIRES: bytes.size() <= kMaxSize.
-  explicit BlockHash(ByteView bytes);
+  explicit BlockHash(ByteView bytes) : size_(static_cast<std::uint8_t>(bytes.size())) {
+    if (bytes.size() > kMaxSize) std::abort();
+    if (!bytes.empty()) std::memcpy(bytes_.data(), bytes.data(), bytes.size());
+  }
 
   ByteView bytes() const { return {bytes_.data(), size_}; }
   std::string hex() const { return to_hex(bytes()); }

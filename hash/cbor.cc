@@ -1,6 +1,7 @@
 #include "hash/cbor.h"
 
 #include <array>
+#include <bit>
 
 namespace newmoon {
 namespace {
@@ -35,29 +36,23 @@ std::uint8_t* write_head(std::uint8_t* at, std::uint8_t major, std::uint64_t arg
 }
 
 // CBOR's negative n is major type 1 of -1 - n, which is ~n.
-std::uint8_t* write_integer(std::uint8_t* at, std::int64_t value) {
-  return value >= 0 ? write_head(at, 0, static_cast<std::uint64_t>(value))
-                    : write_head(at, 1, ~static_cast<std::uint64_t>(value));
+std::uint8_t* write_negative(std::uint8_t* at, std::int64_t value) {
+  return write_head(at, 1, ~static_cast<std::uint64_t>(value));
 }
 
-// write_integer() without a branch: token ids are of all sizes in no order, and one
+// A token id, 0 or more, without a branch: ids are of all sizes in no order, and one
 // mispredicted branch costs more than an id. Writes 8 bytes, of which those before
 // the returned end count.
-std::uint8_t* write_token(std::uint8_t* at, std::int32_t value) {
+std::uint8_t* write_token(std::uint8_t* at, std::uint32_t value) {
   struct Form {
-    std::uint64_t head;  // in the first byte, big-endian
-    std::uint8_t shift;  // puts the argument behind it
+    std::uint8_t head;
     std::uint8_t bytes;
+    std::uint8_t shift;  // moves the value's lowest bytes, big-endian, behind the head
   };
-  static constexpr std::array<Form, 4> kForms = {{{0, 56, 1},
-                                                  {std::uint64_t{24} << 56, 48, 2},
-                                                  {std::uint64_t{25} << 56, 40, 3},
-                                                  {std::uint64_t{26} << 56, 24, 5}}};
-  const auto sign = static_cast<std::uint32_t>(value >> 31);  // all ones if negative
-  const std::uint32_t argument = static_cast<std::uint32_t>(value) ^ sign;
-  const Form& form = kForms[(argument > 23) + (argument > 0xff) + (argument > 0xffff)];
-  const std::uint64_t major = std::uint64_t{sign & 1} << 61;
-  store_be<std::uint64_t>(at, form.head | major | std::uint64_t{argument} << form.shift);
+  static constexpr std::array<Form, 4> kForms = {
+      {{0, 1, 56}, {24, 2, 48}, {25, 3, 40}, {26, 5, 24}}};
+  const Form& form = kForms[(value > 23) + (value > 0xff) + (value > 0xffff)];
+  store_le<std::uint64_t>(at, std::byteswap(std::uint64_t{value}) >> form.shift | form.head);
   return at + form.bytes;
 }
 
@@ -78,13 +73,16 @@ void CborWriter::text(std::string_view value) {
 }
 
 void CborWriter::integer(std::int64_t value) {
-  out_.commit(write_integer(out_.room(kHeadBytesMax), value));
+  if (value >= 0) return head(0, static_cast<std::uint64_t>(value));
+  out_.commit(write_negative(out_.room(kHeadBytesMax), value));
 }
 
 void CborWriter::integer_array(std::span<const std::int32_t> values) {
   array(values.size());
   std::uint8_t* at = out_.room(8 * values.size());
-  for (const std::int32_t value : values) at = write_token(at, value);
+  for (const std::int32_t value : values) {
+    at = value < 0 ? write_negative(at, value) : write_token(at, static_cast<std::uint32_t>(value));
+  }
   out_.commit(at);
 }
 
