@@ -1,7 +1,6 @@
 #include "hash/cbor.h"
 
-#include <array>
-#include <bit>
+#include "hash/cbor_integers.h"
 
 namespace newmoon {
 namespace {
@@ -35,27 +34,6 @@ std::uint8_t* write_head(std::uint8_t* at, std::uint8_t major, std::uint64_t arg
   return at + 9;
 }
 
-// CBOR's negative n is major type 1 of -1 - n, which is ~n.
-std::uint8_t* write_negative(std::uint8_t* at, std::int64_t value) {
-  return write_head(at, 1, ~static_cast<std::uint64_t>(value));
-}
-
-// A token id, 0 or more, without a branch: ids are of all sizes in no order, and one
-// mispredicted branch costs more than an id. Writes 8 bytes, of which those before
-// the returned end count.
-std::uint8_t* write_token(std::uint8_t* at, std::uint32_t value) {
-  struct Form {
-    std::uint8_t head;
-    std::uint8_t bytes;
-    std::uint8_t shift;  // moves the value's lowest bytes, big-endian, behind the head
-  };
-  static constexpr std::array<Form, 4> kForms = {
-      {{0, 1, 56}, {24, 2, 48}, {25, 3, 40}, {26, 5, 24}}};
-  const Form& form = kForms[(value > 23) + (value > 0xff) + (value > 0xffff)];
-  store_le<std::uint64_t>(at, std::byteswap(std::uint64_t{value}) >> form.shift | form.head);
-  return at + form.bytes;
-}
-
 }  // namespace
 
 void CborWriter::head(std::uint8_t major, std::uint64_t argument) {
@@ -73,17 +51,15 @@ void CborWriter::text(std::string_view value) {
 }
 
 void CborWriter::integer(std::int64_t value) {
-  if (value >= 0) return head(0, static_cast<std::uint64_t>(value));
-  out_.commit(write_negative(out_.room(kHeadBytesMax), value));
+  // A negative n is major type 1 of -1 - n, which is ~n.
+  if (value < 0) return head(1, ~static_cast<std::uint64_t>(value));
+  head(0, static_cast<std::uint64_t>(value));
 }
 
 void CborWriter::integer_array(std::span<const std::int32_t> values) {
   array(values.size());
-  std::uint8_t* at = out_.room(8 * values.size());
-  for (const std::int32_t value : values) {
-    at = value < 0 ? write_negative(at, value) : write_token(at, static_cast<std::uint32_t>(value));
-  }
-  out_.commit(at);
+  std::uint8_t* const at = out_.room(cbor_integers_room(values.size()));
+  out_.commit(write_cbor_integers(at, values));
 }
 
 }  // namespace newmoon
