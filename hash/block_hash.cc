@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
-#include <variant>
 
-#include "hash/cbor.h"
-#include "hash/pickle.h"
+#include "hash/block_message.h"
 #include "hash/sha256.h"
 #include "hash/xxh3.h"
 
@@ -15,107 +13,8 @@ namespace {
 
 constexpr std::string_view kFixedSeed = "vllm-none-hash";
 
-// One block of a request, as a part of its prompt.
-struct Block {
-  std::span<const Token> tokens;
-  std::size_t index;
-
-  std::int64_t begin() const { return static_cast<std::int64_t>(index * tokens.size()); }
-  std::int64_t end() const { return begin() + static_cast<std::int64_t>(tokens.size()); }
-};
-
 std::unexpected<Error> bad_request(std::string message) {
   return fail(Code::kBadRequest, std::move(message));
-}
-
-// --- What is hashed, as CBOR ---
-
-bool overlaps(const ExtraKeys::Multimodal& item, const Block& block) {
-  return item.offset < block.end() && block.begin() < item.offset + item.length;
-}
-
-std::size_t count_extra(const Block& block, const ExtraKeys& extra) {
-  const auto items = std::ranges::count_if(extra.multimodal,
-                                           [&](const auto& item) { return overlaps(item, block); });
-  return static_cast<std::size_t>(items) + extra.lora.has_value() +
-         (block.index == 0 && !extra.cache_salt.empty()) + !extra.prompt_embeds_digests.empty();
-}
-
-void write_extra(CborWriter& cbor, const Block& block, const ExtraKeys& extra) {
-  const std::size_t count = count_extra(block, extra);
-  if (count == 0) return cbor.null();
-  cbor.array(count);
-  if (extra.lora) {
-    cbor.array(3);
-    cbor.text("lora");
-    cbor.text(extra.lora->name);
-    cbor.text(extra.lora->path);
-  }
-  for (const ExtraKeys::Multimodal& item : extra.multimodal) {
-    if (!overlaps(item, block)) continue;
-    cbor.array(3);
-    cbor.text("mm");
-    cbor.text(item.identifier);
-    cbor.integer(item.offset - block.begin());
-  }
-  if (block.index == 0 && !extra.cache_salt.empty()) {
-    cbor.array(2);
-    cbor.text("cache_salt");
-    cbor.text(extra.cache_salt);
-  }
-  if (!extra.prompt_embeds_digests.empty()) {
-    cbor.array(2);
-    cbor.text("prompt_embeds");
-    cbor.bytes(extra.prompt_embeds_digests[block.index]);
-  }
-}
-
-void write_cbor(MessageBuffer& out, const BlockHash& parent, const Block& block,
-                const ExtraKeys& extra) {
-  CborWriter cbor(out);
-  cbor.array(3);
-  cbor.bytes(parent.bytes());
-  cbor.integer_array(block.tokens);
-  write_extra(cbor, block, extra);
-}
-
-// --- What is hashed, as a pickle ---
-
-void write_extra(PickleWriter& pickle, const Block& block, const ExtraKeys& extra) {
-  int count = 0;
-  if (extra.lora) {
-    pickle.text("lora");
-    pickle.text(extra.lora->name);
-    pickle.text(extra.lora->path);
-    pickle.tuple(3);
-    ++count;
-  }
-  if (block.index == 0 && !extra.cache_salt.empty()) {
-    pickle.text("cache_salt");
-    pickle.text(extra.cache_salt);
-    pickle.tuple(2);
-    ++count;
-  }
-  if (count == 0) return pickle.none();
-  pickle.tuple(count);
-}
-
-// False if it does not fit one frame.
-bool write_pickle(MessageBuffer& out, const BlockHash& parent, const Block& block,
-                  const ExtraKeys& extra) {
-  PickleWriter pickle(out);
-  pickle.bytes(parent.bytes());
-  pickle.integer_tuple(block.tokens);
-  write_extra(pickle, block, extra);
-  pickle.tuple(3);
-  return pickle.finish();
-}
-
-bool write_block(HashAlgo algo, MessageBuffer& out, const BlockHash& parent, const Block& block,
-                 const ExtraKeys& extra) {
-  if (algo == HashAlgo::kSha256) return write_pickle(out, parent, block, extra);
-  write_cbor(out, parent, block, extra);
-  return true;
 }
 
 std::unexpected<Error> too_long(std::size_t block_index) {
@@ -164,23 +63,6 @@ Status check_extra(HashAlgo algo, const ExtraKeys& extra, std::size_t block_coun
   return {};
 }
 
-// Hashes one message after the other. One thread.
-class Digester {
- public:
-  explicit Digester(HashAlgo algo) {
-    if (algo != HashAlgo::kXxhashCbor) sha256_.emplace();
-  }
-
-  BlockHash digest(ByteView message) {
-    if (!sha256_) return BlockHash(xxh3_128(message));
-    sha256_->update(message);
-    return BlockHash(sha256_->finish());
-  }
-
- private:
-  std::optional<Sha256> sha256_;
-};
-
 // Makes room at once, yet never so tightly that a chain growing block by block
 // would be copied for every block.
 void reserve(std::vector<BlockHash>& chain, std::size_t count) {
@@ -190,7 +72,43 @@ void reserve(std::vector<BlockHash>& chain, std::size_t count) {
 BlockHash hash_seed(HashAlgo algo, std::string_view seed) {
   MessageBuffer message;
   write_seed(algo, message, seed);
-  return Digester(algo).digest(message.view());
+  return algo == HashAlgo::kXxhashCbor ? BlockHash(xxh3_128(message.view()))
+                                       : BlockHash(sha256(message.view()));
+}
+
+struct Sha256Digester {
+  Sha256Digest operator()(ByteView message) {
+    sha256.update(message);
+    return sha256.finish();
+  }
+  Sha256 sha256;
+};
+
+struct Xxh3Digester {
+  auto operator()(ByteView message) { return xxh3_128(message); }
+};
+
+// Grows `chain` to all full blocks of `tokens`; on failure it is as it was.
+template <class Messages, class Digester>
+Status grow(std::vector<BlockHash>& chain, const BlockHasher& hasher, std::span<const Token> tokens,
+            const ExtraKeys& extra) {
+  const auto block_size = static_cast<std::size_t>(hasher.block_size());
+  const std::size_t known = chain.size();
+  MessageBuffer buffer;
+  Messages messages(buffer, extra, hasher.none_hash().bytes().size(), block_size);
+  Digester digest;
+  BlockHash parent = known == 0 ? hasher.none_hash() : chain.back();
+  reserve(chain, tokens.size() / block_size);
+  chain.resize(tokens.size() / block_size);
+  for (std::size_t i = known; i < chain.size(); ++i) {
+    if (!messages.write(parent, Block{tokens.subspan(i * block_size, block_size), i})) {
+      chain.resize(known);
+      return too_long(i);
+    }
+    parent = BlockHash(digest(buffer.view()));
+    chain[i] = parent;
+  }
+  return {};
 }
 
 }  // namespace
@@ -228,26 +146,18 @@ BlockHasher::BlockHasher(HashAlgo algo, int block_size, std::optional<std::strin
 
 Status BlockHasher::extend(std::span<const Token> tokens, const ExtraKeys& extra,
                            std::vector<BlockHash>& chain) const {
-  const auto block_size = static_cast<std::size_t>(block_size_);
-  const std::size_t block_count = tokens.size() / block_size;
-  const std::size_t known = chain.size();
-  if (block_count <= known) return {};
+  const std::size_t block_count = tokens.size() / static_cast<std::size_t>(block_size_);
+  if (block_count <= chain.size()) return {};
   if (Status status = check_extra(algo_, extra, block_count); !status) return status;
-
-  reserve(chain, block_count);
-  Digester digester(algo_);
-  MessageBuffer message;
-  for (std::size_t i = known; i < block_count; ++i) {
-    message.clear();
-    const Block block{tokens.subspan(i * block_size, block_size), i};
-    const BlockHash& parent = i == 0 ? none_hash_ : chain.back();
-    if (!write_block(algo_, message, parent, block, extra)) {
-      chain.resize(known);
-      return too_long(i);
-    }
-    chain.push_back(digester.digest(message.view()));
+  switch (algo_) {
+    case HashAlgo::kSha256:
+      return grow<PickleMessages, Sha256Digester>(chain, *this, tokens, extra);
+    case HashAlgo::kSha256Cbor:
+      return grow<CborMessages, Sha256Digester>(chain, *this, tokens, extra);
+    case HashAlgo::kXxhashCbor:
+      return grow<CborMessages, Xxh3Digester>(chain, *this, tokens, extra);
   }
-  return {};
+  std::abort();
 }
 
 Result<Bytes> BlockHasher::block_input(const BlockHash& parent, std::span<const Token> block,
@@ -255,11 +165,16 @@ Result<Bytes> BlockHasher::block_input(const BlockHash& parent, std::span<const 
   if (Status status = check_extra(algo_, extra, block_index + 1); !status) {
     return std::unexpected(status.error());
   }
-  MessageBuffer message;
-  if (!write_block(algo_, message, parent, {block, block_index}, extra)) {
-    return too_long(block_index);
-  }
-  return Bytes(message.view().begin(), message.view().end());
+  MessageBuffer buffer;
+  const auto write_with = [&](auto messages) {
+    return messages.write(parent, {block, block_index});
+  };
+  const std::size_t parent_bytes = parent.bytes().size();
+  const bool written = algo_ == HashAlgo::kSha256
+                           ? write_with(PickleMessages(buffer, extra, parent_bytes, block.size()))
+                           : write_with(CborMessages(buffer, extra, parent_bytes, block.size()));
+  if (!written) return too_long(block_index);
+  return Bytes(buffer.view().begin(), buffer.view().end());
 }
 
 }  // namespace newmoon

@@ -1,7 +1,5 @@
 #include "hash/cbor.h"
 
-#include "hash/cbor_integers.h"
-
 namespace newmoon {
 namespace {
 
@@ -54,12 +52,6 @@ void CborWriter::integer(std::int64_t value) {
   // A negative n is major type 1 of -1 - n, which is ~n.
   if (value < 0) return head(1, ~static_cast<std::uint64_t>(value));
   head(0, static_cast<std::uint64_t>(value));
-}
-
-void CborWriter::integer_array(std::span<const std::int32_t> values) {
-  array(values.size());
-  std::uint8_t* const at = out_.room(cbor_integers_room(values.size()));
-  out_.commit(write_cbor_integers(at, values));
 }
 
 }  // namespace newmoon

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/bytes.h"
+#include "hash/cbor_integers.h"
 #include "hash/message_buffer.h"
 
 namespace newmoon {
@@ -23,8 +24,10 @@ class CborWriter {
   void unsigned_integer(std::uint64_t value) { head(0, value); }
   void integer(std::int64_t value);
   void null() { out_.put(0xf6); }
-  // An array of integers.
-  void integer_array(std::span<const std::int32_t> values);
+  // One integer after the other; array() goes before.
+  void integers(std::span<const std::int32_t> values) {
+    out_.commit(write_cbor_integers(out_.room(cbor_integers_room(values.size())), values));
+  }
 
  private:
   void head(std::uint8_t major, std::uint64_t argument);

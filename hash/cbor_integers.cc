@@ -1,7 +1,6 @@
 #include "hash/cbor_integers.h"
 
 #include <array>
-#include <bit>
 
 #include "base/bytes.h"
 
@@ -90,7 +89,7 @@ constexpr std::array<PairShuffle, 16> kPairShuffles = make_pair_shuffles();
     at = lane_signs(four) == 0 ? write_four(at, four)
                                : write_cbor_integers_portable(at, values.first(4));
   }
-  return write_cbor_integers_portable(at, values);
+  return values.empty() ? at : write_cbor_integers_portable(at, values);
 }
 
 #endif

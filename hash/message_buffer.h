@@ -19,7 +19,8 @@ class MessageBuffer {
 
   ByteView view() const { return {begin_, at_}; }
   std::size_t size() const { return static_cast<std::size_t>(at_ - begin_); }
-  void clear() { at_ = begin_; }
+  // Drops what is behind the first `size` bytes. REQUIRES: size <= size().
+  void truncate(std::size_t size) { at_ = begin_ + size; }
 
   // The place of the next byte, with room for `more` bytes behind it. Written
   // bytes count once commit() is told their end. Valid until the next call.
@@ -35,7 +36,7 @@ class MessageBuffer {
     if (!bytes.empty()) std::memcpy(to, bytes.data(), bytes.size());
     commit(to + bytes.size());
   }
-  // Of bytes written before: `offset` + sizeof bytes must be within view().
+  // Bytes written before, to be written anew. REQUIRES: offset <= size().
   std::uint8_t* at(std::size_t offset) { return begin_ + offset; }
 
  private:

@@ -24,7 +24,7 @@ constexpr std::uint8_t kStop = '.';
 constexpr std::size_t kFrameHeadBytes = 2 + 1 + 8;
 
 // Writes the opcode and its argument; returns their end. The form is chosen
-// without a branch, as for CBOR (hash/cbor.cc). Needs room for 8 bytes.
+// without a branch, as for CBOR (hash/cbor_integers.h). Touches 8 bytes.
 std::uint8_t* write_integer(std::uint8_t* at, std::int32_t value) {
   struct Form {
     std::uint8_t opcode, bytes;
@@ -67,20 +67,19 @@ void PickleWriter::text(std::string_view value) {
   out_.put(kMemoize);
 }
 
-void PickleWriter::integer_tuple(std::span<const std::int32_t> values) {
-  if (values.empty()) return out_.put(kEmptyTuple);
-  const bool marked = values.size() > 3;
-  std::uint8_t* at = out_.room(8 * values.size() + 1);
-  if (marked) *at++ = kMark;
+void PickleWriter::integers(std::span<const std::int32_t> values) {
+  std::uint8_t* at = out_.room(5 * values.size() + 3);
   for (const std::int32_t value : values) at = write_integer(at, value);
   out_.commit(at);
-  if (!marked) return tuple(static_cast<int>(values.size()));
-  out_.put(kTuple);
-  out_.put(kMemoize);
 }
 
-void PickleWriter::tuple(int count) {
-  out_.put(static_cast<std::uint8_t>(kTuple1 + count - 1));
+void PickleWriter::begin_tuple(std::size_t count) {
+  if (count > 3) out_.put(kMark);
+}
+
+void PickleWriter::end_tuple(std::size_t count) {
+  if (count == 0) return out_.put(kEmptyTuple);  // one object for all, never memoized
+  out_.put(count > 3 ? kTuple : static_cast<std::uint8_t>(kTuple1 + count - 1));
   out_.put(kMemoize);
 }
 

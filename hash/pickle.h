@@ -24,10 +24,11 @@ class PickleWriter {
   void bytes(ByteView value);
   void text(std::string_view value);
   void none() { out_.put('N'); }
-  // A tuple of ints.
-  void integer_tuple(std::span<const std::int32_t> values);
-  // Makes a tuple of the last `count` items. REQUIRES: 1 <= count <= 3.
-  void tuple(int count);
+  // One int after the other.
+  void integers(std::span<const std::int32_t> values);
+  // Around the `count` items of a tuple; begin_tuple() may be left out for 1 to 3.
+  void begin_tuple(std::size_t count);
+  void end_tuple(std::size_t count);
   // Ends the pickle. Returns whether it kept to kBodyBytesMax.
   bool finish();
 
