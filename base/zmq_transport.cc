@@ -18,6 +18,20 @@
 #include "base/log.h"
 #include "base/thread_annotations.h"
 
+// libzmq is not built with ThreadSanitizer and synchronizes by atomics that it cannot
+// see. Our code is never called from libzmq's threads, so no race of ours is hidden.
+#if defined(__SANITIZE_THREAD__)
+#define NM_THREAD_SANITIZER 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define NM_THREAD_SANITIZER 1
+#endif
+#endif
+#ifdef NM_THREAD_SANITIZER
+extern "C" const char* __tsan_default_suppressions();
+extern "C" const char* __tsan_default_suppressions() { return "race:libzmq.so\n"; }
+#endif
+
 namespace newmoon {
 namespace {
 
