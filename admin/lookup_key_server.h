@@ -2,8 +2,8 @@
 // command on the backend, answers. Every message is answered, whatever it is, and
 // none can stop the server (contract W7).
 //
-// Sans-I/O: handle() is given to a ZmqServer in production (admin/zmq wiring in
-// base/zmq_transport.h) and called by the simulator directly.
+// Sans-I/O: handle() is the MessageHandler of a ZmqServer (base/zmq_transport.h) in
+// production and is called by the simulator directly.
 #pragma once
 
 #include <atomic>
@@ -20,6 +20,7 @@ struct LookupServerStats {
   std::uint64_t requests = 0;
   std::uint64_t bad_requests = 0;
   std::uint64_t foreign_requests = 0;
+  std::uint64_t busy_lookups = 0;  // refused since too many were queued
 };
 
 class LookupKeyServer {
@@ -28,11 +29,13 @@ class LookupKeyServer {
     int block_size = 16;  // tokens
     ProtocolLimits limits;
     std::size_t quick_lookup_blocks_max = 512;  // longer ones go to the bulk lane
+    std::size_t queued_hashes_max = 4'000'000;  // in both lanes (33 bytes each); then kBusy
   };
 
   // Lookups of up to quick_lookup_blocks_max blocks run on `quick`, longer ones on
-  // `bulk`, so that a long one never holds up a short one. Fence, reset and ping
-  // run in handle(). All references must outlive the server and its executors' tasks.
+  // `bulk`, so that a long one never holds up a short one. Fence, reset, drain and ping
+  // are handed to the backend within handle(). All references must outlive the server and its
+  // executors' tasks.
   LookupKeyServer(LookupBackend& backend, Options options, Executor& quick, Executor& bulk);
 
   // Any thread. `reply` is called exactly once, from here or from an executor.
@@ -41,8 +44,10 @@ class LookupKeyServer {
   LookupServerStats stats() const;
 
  private:
-  void dispatch(const Request& request, ReplyFn reply);
-  void lookup(const Request& request, ReplyFn reply);
+  void dispatch(Request request, ReplyFn reply);
+  void queue_lookup(Request request, ReplyFn reply);
+  Frames lookup(const Request& request);
+  void refuse(const Frames& message, const Error& error, const ReplyFn& reply);
 
   LookupBackend& backend_;
   const Options options_;
@@ -51,6 +56,8 @@ class LookupKeyServer {
   std::atomic<std::uint64_t> requests_{0};
   std::atomic<std::uint64_t> bad_requests_{0};
   std::atomic<std::uint64_t> foreign_requests_{0};
+  std::atomic<std::uint64_t> busy_lookups_{0};
+  std::atomic<std::size_t> queued_hashes_{0};
 };
 
 }  // namespace newmoon

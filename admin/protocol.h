@@ -99,23 +99,27 @@ Result<Request> decode_request(const Frames& frames, const ProtocolLimits& limit
 // error can be matched; nullopt for a foreign or hopeless message.
 std::optional<std::uint64_t> peek_request_id(const Frames& frames);
 
-// Client side, our form.
+// Client side, our form. Hashes behind the first one of another size are left out: the
+// message has one size, and a shorter question is answered rightly too.
 Frames encode_request(std::uint64_t request_id, const Request& request);
 // Client side, the forms of vLLM, for a foreign server.
 enum class ForeignDialect : std::uint8_t { kVllm, kSeed };
 Frames encode_foreign_lookup(ForeignDialect dialect, const LookupRequest& request);
 Frames encode_foreign_reset();
 
-using ReplyBody = std::variant<std::uint32_t /*hit tokens*/, FenceAck, ResetAck, std::monostate>;
+// Hit tokens for a lookup, FenceAck for fence, ping and drain, ResetAck for a reset.
+using ReplyBody = std::variant<std::uint32_t, FenceAck, ResetAck>;
+// In the form of the request. REQUIRES: `body` is of the request's kind.
 Frames encode_reply(const Request& request, const ReplyBody& body);
-// An error as the sender of `frames` understands it.
+// An error: in our form if there is a request id, otherwise RESP_ERR alone.
 Frames encode_error(std::optional<std::uint64_t> request_id, const Error& error);
 
 struct Reply {
   std::uint64_t request_id = 0;
   Result<ReplyBody> body;
 };
-// `expected` tells which variant the map is read as (by the request's variant index).
+// `request_index`: of the request's body, Request::body.index(); says what the map is
+// read as. kBadRequest: no reply of ours.
 Result<Reply> decode_reply(const Frames& frames, std::size_t request_index);
 std::optional<std::uint64_t> peek_reply_id(const Frames& frames);
 Result<std::uint32_t> decode_foreign_lookup_reply(const Frames& frames);

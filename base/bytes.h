@@ -32,6 +32,8 @@ inline Bytes to_bytes(std::string_view text) {
 std::string to_hex(ByteView bytes);
 // nullopt on an odd length or a character that is no hex digit.
 std::optional<Bytes> from_hex(std::string_view hex);
+// Into `out`, of which every byte is written; false if `hex` is not hex of that size.
+bool from_hex(std::string_view hex, MutableByteView out);
 
 // One load or store each, which compilers do not make of a loop over bytes.
 template <class Int>

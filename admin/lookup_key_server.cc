@@ -1,0 +1,114 @@
+#include "admin/lookup_key_server.h"
+
+#include <algorithm>
+#include <bit>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "base/log.h"
+
+namespace newmoon {
+namespace {
+
+constexpr std::string_view kComponent = "lookup-server";
+
+Frames encode_failure(const Request& request, const Error& error) {
+  log(LogLevel::kWarning, kComponent, to_string(error));
+  return encode_error(request.foreign ? std::nullopt : std::optional(request.request_id), error);
+}
+
+// To a foreign peer a lookup that failed is a hit of nothing, as upstream has it.
+Frames encode_failed_lookup(const Request& request, const Error& error) {
+  return request.foreign ? encode_reply(request, 0U) : encode_failure(request, error);
+}
+
+// `reply` in the form of a backend's `done`.
+template <class Ack>
+std::function<void(Result<Ack>)> reply_with(Request request, ReplyFn reply) {
+  return [request = std::move(request), reply = std::move(reply)](const Result<Ack>& ack) {
+    reply(ack ? encode_reply(request, *ack) : encode_failure(request, ack.error()));
+  };
+}
+
+}  // namespace
+
+LookupKeyServer::LookupKeyServer(LookupBackend& backend, Options options, Executor& quick,
+                                 Executor& bulk)
+    : backend_(backend), options_(options), quick_(quick), bulk_(bulk) {}
+
+LookupServerStats LookupKeyServer::stats() const {
+  return {.requests = requests_,
+          .bad_requests = bad_requests_,
+          .foreign_requests = foreign_requests_,
+          .busy_lookups = busy_lookups_};
+}
+
+void LookupKeyServer::handle(Frames message, ReplyFn reply) {
+  ++requests_;
+  Result<Request> request = decode_request(message, options_.limits);
+  if (!request) {
+    refuse(message, request.error(), reply);
+    return;
+  }
+  if (request->foreign) ++foreign_requests_;
+  dispatch(std::move(*request), std::move(reply));
+}
+
+void LookupKeyServer::refuse(const Frames& message, const Error& error, const ReplyFn& reply) {
+  const std::uint64_t count = ++bad_requests_;
+  // Every doubling only: a peer that sends nothing but noise must not fill the disk.
+  if (std::has_single_bit(count)) {
+    log(LogLevel::kWarning, kComponent,
+        "bad request " + std::to_string(count) + ": " + error.message);
+  }
+  reply(encode_error(peek_request_id(message), error));
+}
+
+void LookupKeyServer::dispatch(Request request, ReplyFn reply) {
+  if (std::holds_alternative<LookupRequest>(request.body)) {
+    queue_lookup(std::move(request), std::move(reply));
+  } else if (const auto* fence = std::get_if<FenceRequest>(&request.body)) {
+    reply(encode_reply(request, backend_.fence(fence->epoch)));
+  } else if (const auto* reset = std::get_if<ResetRequest>(&request.body)) {
+    backend_.reset(*reset, reply_with<ResetAck>(request, std::move(reply)));
+  } else if (std::holds_alternative<DrainRequest>(request.body)) {
+    backend_.drain(reply_with<FenceAck>(std::move(request), std::move(reply)));
+  } else {
+    reply(encode_reply(request, backend_.status()));
+  }
+}
+
+void LookupKeyServer::queue_lookup(Request request, ReplyFn reply) {
+  auto& lookup_request = std::get<LookupRequest>(request.body);
+  // Only full blocks can hit: hashes beyond the tokens are ignored, as upstream does.
+  const std::size_t full_blocks =
+      lookup_request.num_tokens / static_cast<std::size_t>(options_.block_size);
+  std::vector<BlockHash>& hashes = lookup_request.block_hashes;
+  if (hashes.size() > full_blocks) hashes.resize(full_blocks);
+
+  const std::size_t count = hashes.size();
+  if (queued_hashes_.fetch_add(count) + count > options_.queued_hashes_max) {
+    queued_hashes_ -= count;
+    ++busy_lookups_;
+    reply(encode_failed_lookup(request, {Code::kBusy, "too many lookups are queued"}));
+    return;
+  }
+  Executor& lane = count > options_.quick_lookup_blocks_max ? bulk_ : quick_;
+  const auto shared = std::make_shared<const Request>(std::move(request));
+  lane.post([this, shared, count, reply = std::move(reply)] {
+    Frames answer = lookup(*shared);
+    queued_hashes_ -= count;
+    reply(std::move(answer));
+  });
+}
+
+Frames LookupKeyServer::lookup(const Request& request) {
+  const auto& lookup_request = std::get<LookupRequest>(request.body);
+  const Result<std::size_t> hit_blocks = backend_.lookup(lookup_request);
+  if (!hit_blocks) return encode_failed_lookup(request, hit_blocks.error());
+  return encode_reply(
+      request, hit_length_tokens(*hit_blocks, options_.block_size, lookup_request.num_tokens));
+}
+
+}  // namespace newmoon

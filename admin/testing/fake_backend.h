@@ -1,0 +1,66 @@
+// A backend that holds a set of hashes and writes down what it was asked. A lookup of
+// `held_blocks` blocks waits until release_held_lookup().
+#pragma once
+
+#include <functional>
+#include <latch>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "admin/lookup_backend.h"
+
+namespace newmoon::testing {
+
+class FakeBackend final : public LookupBackend {
+ public:
+  Result<std::size_t> lookup(const LookupRequest& request) override {
+    if (held_blocks != 0 && request.block_hashes.size() == held_blocks) held_.wait();
+    std::lock_guard lock(mutex_);
+    lookups.push_back(request);
+    if (lookup_error) return std::unexpected(*lookup_error);
+    std::size_t hit = 0;
+    while (hit < request.block_hashes.size() && present.contains(request.block_hashes[hit].hex())) {
+      ++hit;
+    }
+    return hit;
+  }
+  FenceAck fence(Epoch epoch) override {
+    std::lock_guard lock(mutex_);
+    ack.floor = std::max(ack.floor, epoch);
+    return ack;
+  }
+  void reset(const ResetRequest& request, std::function<void(Result<ResetAck>)> done) override {
+    resets.push_back(request);
+    const FenceAck fenced = fence(request.epoch);
+    if (reset_error) return done(std::unexpected(*reset_error));
+    std::lock_guard lock(mutex_);
+    const std::size_t removed = request.remove ? present.size() : 0;
+    if (request.remove) present.clear();
+    done(ResetAck{.fence = fenced, .removed = removed, .remaining = present.size()});
+  }
+  void drain(std::function<void(Result<FenceAck>)> done) override { done(status()); }
+  FenceAck status() override {
+    std::lock_guard lock(mutex_);
+    return ack;
+  }
+
+  void release_held_lookup() { held_.count_down(); }
+
+  // Set before use, read after the server stopped.
+  std::set<std::string> present;  // hex
+  std::size_t held_blocks = 0;
+  std::optional<Error> lookup_error;
+  std::optional<Error> reset_error;
+  FenceAck ack;
+  std::vector<LookupRequest> lookups;
+  std::vector<ResetRequest> resets;
+
+ private:
+  std::latch held_{1};
+  std::mutex mutex_;
+};
+
+}  // namespace newmoon::testing
