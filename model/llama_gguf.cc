@@ -1,12 +1,13 @@
 #include "model/llama_gguf.h"
 
+#include <ggml.h>
+#include <gguf.h>
+
 #include <filesystem>
 #include <memory>
 #include <string_view>
 #include <utility>
 
-#include "ggml.h"
-#include "gguf.h"
 #include "model/llama_library.h"
 
 namespace newmoon {

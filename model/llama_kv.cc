@@ -1,12 +1,13 @@
 #include "model/llama_kv.h"
 
+#include <ggml.h>
+#include <llama.h>
+
 #include <algorithm>
 #include <cassert>
 #include <string>
 #include <utility>
 
-#include "ggml.h"
-#include "llama.h"
 #include "model/llama_library.h"
 
 namespace newmoon {

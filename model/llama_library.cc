@@ -1,5 +1,8 @@
 #include "model/llama_library.h"
 
+#include <ggml.h>
+#include <llama.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <mutex>
@@ -7,8 +10,6 @@
 #include <utility>
 
 #include "base/log.h"
-#include "ggml.h"
-#include "llama.h"
 
 namespace newmoon {
 namespace {

@@ -1,11 +1,12 @@
 #include "model/llama_runner.h"
 
+#include <llama.h>
+
 #include <algorithm>
 #include <set>
 #include <thread>
 #include <utility>
 
-#include "llama.h"
 #include "model/sampler.h"
 
 namespace newmoon {

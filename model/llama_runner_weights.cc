@@ -1,9 +1,10 @@
 // LlamaRunner: how weights change, are identified, and leave memory.
+#include <llama.h>
+
 #include <bit>
 #include <cmath>
 #include <utility>
 
-#include "llama.h"
 #include "model/llama_runner.h"
 
 namespace newmoon {

@@ -1,14 +1,13 @@
 #include "model/llama_session.h"
 
+#include <ggml-backend.h>
+#include <ggml.h>
+#include <llama.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <string_view>
 #include <utility>
-
-#include "ggml-backend.h"
-#include "ggml.h"
-#include "llama.h"
 
 namespace newmoon {
 namespace {

@@ -1,8 +1,8 @@
 #include "model/llama_tokenizer.h"
 
-#include <utility>
+#include <llama.h>
 
-#include "llama.h"
+#include <utility>
 
 namespace newmoon {
 

@@ -1,9 +1,9 @@
 #include "model/llama_weights.h"
 
-#include <algorithm>
+#include <ggml-backend.h>
+#include <ggml.h>
 
-#include "ggml-backend.h"
-#include "ggml.h"
+#include <algorithm>
 
 namespace newmoon {
 namespace {
