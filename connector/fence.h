@@ -94,9 +94,10 @@ class EpochFloor {
   void raise(Epoch epoch);
   // Somebody wrote weights on this rank: nothing of an epoch heard of so far may be
   // published or loaded any more. `sealed_epoch`: the epoch that the writer's engine
-  // sealed to, if the writer knows it. It must, where a write can overtake steps on
-  // their way to the rank: an epoch that is on its way has not been heard of.
-  void note_weight_write(Epoch sealed_epoch = 0);
+  // sealed to; 0 if it knows of no engine. Without it a write that overtakes a step on
+  // its way to the rank lets that step publish, for its epoch has not been heard of if
+  // the fence messages were lost (verify/fence.pml finds this with -DHEARD).
+  void note_weight_write(Epoch sealed_epoch);
   // A peer that knows no epochs wants all that was computed so far forgotten.
   void refuse_heard();
 

@@ -170,7 +170,7 @@ TEST(EpochFloorTest, AWeightWriteUnbindsTheEpochsHeardOf) {
   EpochFloor floor;
   floor.raise(5);
   ASSERT_EQ(floor.admit(5), Admission::kAdmitted);
-  floor.note_weight_write();
+  floor.note_weight_write(0);
   EXPECT_EQ(floor.weight_writes(), 1u);
   EXPECT_EQ(floor.floor(), 6u);
   EXPECT_EQ(floor.admit(5), Admission::kUnbound);
@@ -185,7 +185,7 @@ TEST(EpochFloorTest, AWeightWriteUnbindsTheEpochsHeardOf) {
 TEST(EpochFloorTest, ManyWritesMoveTheFloorOnce) {
   EpochFloor floor;
   floor.raise(5);
-  for (int i = 0; i < 100; ++i) floor.note_weight_write();
+  for (int i = 0; i < 100; ++i) floor.note_weight_write(0);
   EXPECT_EQ(floor.weight_writes(), 100u);
   EXPECT_EQ(floor.admit(6), Admission::kAdmitted);
 }
@@ -211,7 +211,7 @@ TEST(EpochFloorTest, RefuseHeardIsAWriteWithoutCount) {
 TEST(EpochFloorTest, ABogusEpochDoesNotWrapAround) {
   EpochFloor floor;
   floor.raise(std::numeric_limits<Epoch>::max());
-  floor.note_weight_write();
+  floor.note_weight_write(0);
   EXPECT_EQ(floor.floor(), std::numeric_limits<Epoch>::max());
   EXPECT_EQ(floor.admit(5), Admission::kBelowFloor);
 }

@@ -63,8 +63,9 @@ class StoreWorker final : public LookupBackend {
   void start_load_kv(const ConnectorMetadata& metadata);  // before the forward pass
   void wait_for_save(const ConnectorMetadata& metadata);  // after it; enqueues, waits for nothing
   WorkerReport get_finished();
-  // Weights were written or may have been. `sealed_epoch`: see EpochFloor.
-  void note_weight_write(Epoch sealed_epoch = 0);
+  // Weights were written or may have been. `sealed_epoch`: the epoch that the engine
+  // sealed to before, 0 if the writer knows of no engine (see EpochFloor).
+  void note_weight_write(Epoch sealed_epoch);
 
   // Drops what is queued (reported), lets running jobs end. Later jobs are reported as
   // dropped or failed. Drains still end.

@@ -107,7 +107,7 @@ TEST_F(StoreWorkerFenceTest, ALoadAcrossAFenceStopsAtTheNextBatch) {
 // Rule BIND: somebody wrote weights and the scheduler does not know.
 TEST_F(StoreWorkerFenceTest, AWeightWriteMidQueueRefusesAndTells) {
   worker_->wait_for_save(step_with(save_job(7, 5, {1})));
-  worker_->note_weight_write();
+  worker_->note_weight_write(0);
   send_.run_all();
   const WorkerReport report = worker_->get_finished();
   EXPECT_EQ(report.saves.at(0).outcome, SaveOutcome::kDropped);
@@ -120,7 +120,7 @@ TEST_F(StoreWorkerFenceTest, AWeightWriteMidQueueRefusesAndTells) {
 // the new weights, its jobs name the old scope.
 TEST_F(StoreWorkerFenceTest, AStepThatRunsAfterAWeightWritePublishesNothing) {
   preload({3}, kOld, 5);
-  worker_->note_weight_write();
+  worker_->note_weight_write(0);
   memory_.fill(1, kNew);
   worker_->wait_for_save(step_with(save_job(7, 5, {1})));
   worker_->start_load_kv(step_with(load_job(8, 5, {3})));
@@ -135,7 +135,7 @@ TEST_F(StoreWorkerFenceTest, AStepThatRunsAfterAWeightWritePublishesNothing) {
 
 TEST_F(StoreWorkerFenceTest, AWeightWriteDuringAGetFailsTheLoad) {
   preload({1}, kOld, 5);
-  store_.after_get = [this] { worker_->note_weight_write(); };
+  store_.after_get = [this] { worker_->note_weight_write(0); };
   const WorkerReport report = load(load_job(8, 5, {1}));
   EXPECT_THAT(report.loads.at(0).failed_blocks, ElementsAre(1));
   EXPECT_EQ(report.unbound_epoch, 5u);
@@ -143,7 +143,7 @@ TEST_F(StoreWorkerFenceTest, AWeightWriteDuringAGetFailsTheLoad) {
 
 TEST_F(StoreWorkerFenceTest, AfterTheFenceThatFollowsAWriteJobsGoOn) {
   worker_->start_load_kv(ConnectorMetadata{5, {}, {}});
-  worker_->note_weight_write();
+  worker_->note_weight_write(0);
   worker_->fence(6);
   worker_->wait_for_save(step_with(save_job(7, 6, {1})));
   send_.run_all();

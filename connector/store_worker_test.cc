@@ -199,8 +199,8 @@ TEST_F(StoreWorkerTest, ReportsItsRankAndWeightWrites) {
   StoreWorker::Options options = default_options();
   options.rank = 3;
   make_worker(options);
-  worker_->note_weight_write();
-  worker_->note_weight_write();
+  worker_->note_weight_write(0);
+  worker_->note_weight_write(0);
   const WorkerReport report = worker_->get_finished();
   EXPECT_EQ(report.rank, 3u);
   EXPECT_EQ(report.weight_writes, 2u);

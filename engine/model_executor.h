@@ -45,10 +45,15 @@ class ModelExecutor {
   virtual void wait(Time deadline) = 0;
 
   // Blocks until every rank has returned. An error leaves the engine sealed.
-  virtual Result<WeightsReport> update_weights(const WeightUpdate& update, bool digest) = 0;
+  // `sealed_epoch`: the epoch of the seal before this write; each rank's
+  // StoreWorker::note_weight_write() is told, since a write may overtake steps on their
+  // way to the rank and fence messages may be lost (rule BIND).
+  virtual Result<WeightsReport> update_weights(const WeightUpdate& update, bool digest,
+                                               Epoch sealed_epoch) = 0;
   virtual Result<WeightsReport> weights_report(bool digest) = 0;
   virtual Status sleep(int level) = 0;
-  virtual Result<WeightsReport> wake_up(bool digest) = 0;
+  // After level 2 weights are written; `sealed_epoch` as above.
+  virtual Result<WeightsReport> wake_up(bool digest, Epoch sealed_epoch) = 0;
 };
 
 }  // namespace newmoon

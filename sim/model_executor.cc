@@ -145,12 +145,13 @@ Status SimModelExecutor::on_every_rank(const std::function<void(std::size_t)>& a
   return check_alive();
 }
 
-Result<WeightsReport> SimModelExecutor::update_weights(const WeightUpdate& update, bool digest) {
+Result<WeightsReport> SimModelExecutor::update_weights(const WeightUpdate& update, bool digest,
+                                                       Epoch sealed_epoch) {
   const std::vector<std::size_t> failing = std::exchange(failing_, {});
   const bool torn = std::exchange(torn_, false);
-  const Status moved = on_every_rank([this, update, failing, torn](std::size_t r) {
+  const Status moved = on_every_rank([this, update, failing, torn, sealed_epoch](std::size_t r) {
     const bool changes = torn || std::ranges::find(failing, r) == failing.end();
-    ranks_[r]->write_weights([&](RankWeights& weights) {
+    ranks_[r]->write_weights(sealed_epoch, [&](RankWeights& weights) {
       if (changes) weights.apply(update);
     });
   });
@@ -179,8 +180,9 @@ Status SimModelExecutor::sleep(int level) {
   return on_every_rank([this, level](std::size_t r) { ranks_[r]->sleep(level); });
 }
 
-Result<WeightsReport> SimModelExecutor::wake_up(bool digest) {
-  const Status awake = on_every_rank([this](std::size_t r) { ranks_[r]->wake_up(); });
+Result<WeightsReport> SimModelExecutor::wake_up(bool digest, Epoch sealed_epoch) {
+  const Status awake =
+      on_every_rank([this, sealed_epoch](std::size_t r) { ranks_[r]->wake_up(sealed_epoch); });
   if (!awake) return std::unexpected(awake.error());
   return weights_report(digest);
 }

@@ -37,10 +37,11 @@ class SimModelExecutor final : public ModelExecutor {
   void submit(SchedulerOutput output) override;
   std::optional<ModelRunnerOutput> poll() override;
   void wait(Time deadline) override;
-  Result<WeightsReport> update_weights(const WeightUpdate& update, bool digest) override;
+  Result<WeightsReport> update_weights(const WeightUpdate& update, bool digest,
+                                       Epoch sealed_epoch) override;
   Result<WeightsReport> weights_report(bool digest) override;
   Status sleep(int level) override;
-  Result<WeightsReport> wake_up(bool digest) override;
+  Result<WeightsReport> wake_up(bool digest, Epoch sealed_epoch) override;
 
  private:
   struct Step {

@@ -178,11 +178,11 @@ void SimRank::write_back(const SequenceStep& sequence) {
   }
 }
 
-void SimRank::write_weights(const std::function<void(RankWeights&)>& change) {
+void SimRank::write_weights(Epoch sealed_epoch, const std::function<void(RankWeights&)>& change) {
   change(weights_);
   ++weight_writes_;
   kernel_.trace("weights", {options_.rank, weights_.of_rank(options_.rank)});
-  if (worker_ != nullptr) worker_->note_weight_write();
+  if (worker_ != nullptr) worker_->note_weight_write(sealed_epoch);
   if (on_write) on_write();
 }
 
@@ -192,9 +192,9 @@ void SimRank::sleep(int level) {
   for (auto& stream : slots_) stream.clear();
 }
 
-void SimRank::wake_up() {
+void SimRank::wake_up(Epoch sealed_epoch) {
   const bool reload = std::exchange(sleep_level_, 0) == 2;
-  if (reload) write_weights([](RankWeights& weights) { weights.reload(); });
+  if (reload) write_weights(sealed_epoch, [](RankWeights& weights) { weights.reload(); });
 }
 
 }  // namespace newmoon::sim

@@ -65,9 +65,9 @@ class SimRank {
   void call(std::function<void()> action, bool ahead);
 
   // --- on the forward thread, within call() ---
-  void write_weights(const std::function<void(RankWeights&)>& change);
+  void write_weights(Epoch sealed_epoch, const std::function<void(RankWeights&)>& change);
   void sleep(int level);  // drops all KV; level 2 frees the weights too
-  void wake_up();
+  void wake_up(Epoch sealed_epoch);
 
   const RankWeights& weights() const { return weights_; }
   std::uint64_t weight_writes() const { return weight_writes_; }
