@@ -25,7 +25,7 @@ class LookupKeyClient {
     Duration lookup_timeout = std::chrono::seconds(1);  // then the lookup is a miss
     Duration probe_interval = std::chrono::seconds(1);  // pings to a rank that fell silent
     // Set when the servers are upstream's: resets and fences then answer fenced=false.
-    std::optional<ForeignDialect> foreign;
+    std::optional<ForeignDialect> foreign = std::nullopt;
   };
 
   LookupKeyClient(ClientTransport& transport, Clock& clock, Options options);

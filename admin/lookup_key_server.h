@@ -27,7 +27,7 @@ class LookupKeyServer {
  public:
   struct Options {
     int block_size = 16;  // tokens
-    ProtocolLimits limits;
+    ProtocolLimits limits{};
     std::size_t quick_lookup_blocks_max = 512;  // longer ones go to the bulk lane
     std::size_t queued_hashes_max = 4'000'000;  // in both lanes (33 bytes each); then kBusy
   };
