@@ -20,6 +20,8 @@ struct SchedulerOutput {
   ConnectorMetadata connector;
 };
 
+// `output` is an error if the forward pass failed on any rank. A rank where it failed
+// saves nothing of that step and reports the step's saves as dropped.
 struct ModelRunnerOutput {
   std::uint64_t step_id = 0;
   Result<StepOutput> output;
@@ -44,15 +46,18 @@ class ModelExecutor {
   // Blocks until poll() has something or `deadline`.
   virtual void wait(Time deadline) = 0;
 
-  // Blocks until every rank has returned. An error leaves the engine sealed.
-  // `sealed_epoch`: the epoch of the seal before this write; each rank's
-  // StoreWorker::note_weight_write() is told, since a write may overtake steps on their
-  // way to the rank and fence messages may be lost (rule BIND).
+  // Blocks until every rank has returned or the executor's own patience ends. Each rank
+  // counts a weight write before and after it writes, also when it fails, and raises
+  // its floor to `sealed_epoch`, the epoch of the seal before this write, since a write
+  // may overtake steps on their way to the rank and fence messages may be lost (BIND).
+  // On an error nothing is known of the weights: the engine stays sealed.
   virtual Result<WeightsReport> update_weights(const WeightUpdate& update, bool digest,
                                                Epoch sealed_epoch) = 0;
   virtual Result<WeightsReport> weights_report(bool digest) = 0;
+  // Level 1 drops all KV, level 2 the weights as well. REQUIRES: no step in flight and
+  // no load or save unreported.
   virtual Status sleep(int level) = 0;
-  // After level 2 weights are written; `sealed_epoch` as above.
+  // Undoes sleep. After level 2 the weights are read anew: a weight write.
   virtual Result<WeightsReport> wake_up(bool digest, Epoch sealed_epoch) = 0;
 };
 
