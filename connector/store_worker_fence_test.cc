@@ -8,12 +8,12 @@
 
 #include "connector/testing/worker_fixture.h"
 
-namespace newmoon {
+namespace newmoon::testing {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
-using testing::SizeIs;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
 class StoreWorkerFenceTest : public WorkerFixture {
  protected:
@@ -216,7 +216,7 @@ TEST_F(StoreWorkerFenceTest, RemoveAllTellsWhatItLeftBehind) {
   send_.run_all();
   receive_.run_all();
   ASSERT_THAT(acks_, SizeIs(1));
-  EXPECT_THAT(acks_[0].error().message, testing::HasSubstr("3 blocks"));
+  EXPECT_THAT(acks_[0].error().message, ::testing::HasSubstr("3 blocks"));
 }
 
 // A foreign peer knows no epochs: all heard of so far is over, and our scheduler, which
@@ -288,4 +288,4 @@ TEST_F(StoreWorkerFenceTest, EveryJobIsReportedOnceUnderConcurrentFences) {
 }
 
 }  // namespace
-}  // namespace newmoon
+}  // namespace newmoon::testing

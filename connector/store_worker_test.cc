@@ -6,12 +6,12 @@
 
 #include "connector/testing/worker_fixture.h"
 
-namespace newmoon {
+namespace newmoon::testing {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
-using testing::SizeIs;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
 class StoreWorkerTest : public WorkerFixture {};
 
@@ -208,4 +208,4 @@ TEST_F(StoreWorkerTest, ReportsItsRankAndWeightWrites) {
 }
 
 }  // namespace
-}  // namespace newmoon
+}  // namespace newmoon::testing

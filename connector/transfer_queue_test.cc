@@ -9,9 +9,10 @@
 namespace newmoon {
 namespace {
 
-using testing::ElementsAre;
+using newmoon::testing::ManualExecutor;
+using ::testing::ElementsAre;
 
-class TransferQueueTest : public testing::Test {
+class TransferQueueTest : public ::testing::Test {
  protected:
   ManualExecutor executor_;
   std::vector<std::string> log_;

@@ -11,7 +11,7 @@
 
 #include "store/kv_store.h"
 
-namespace newmoon {
+namespace newmoon::testing {
 
 class FakeStore final : public KvStore {
  public:
@@ -95,4 +95,4 @@ class FakeStore final : public KvStore {
   }
 };
 
-}  // namespace newmoon
+}  // namespace newmoon::testing

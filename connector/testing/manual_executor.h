@@ -8,7 +8,7 @@
 
 #include "base/executor.h"
 
-namespace newmoon {
+namespace newmoon::testing {
 
 class ManualExecutor final : public Executor {
  public:
@@ -32,4 +32,4 @@ class ManualExecutor final : public Executor {
   std::deque<std::function<void()>> tasks_;
 };
 
-}  // namespace newmoon
+}  // namespace newmoon::testing

@@ -6,7 +6,7 @@
 
 #include "hash/block.h"
 
-namespace newmoon {
+namespace newmoon::testing {
 
 class VectorBlockMemory final : public BlockMemory {
  public:
@@ -39,4 +39,4 @@ class VectorBlockMemory final : public BlockMemory {
   std::vector<Bytes> values_;
 };
 
-}  // namespace newmoon
+}  // namespace newmoon::testing

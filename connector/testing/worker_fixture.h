@@ -9,9 +9,9 @@
 #include "connector/testing/manual_executor.h"
 #include "connector/testing/vector_block_memory.h"
 
-namespace newmoon {
+namespace newmoon::testing {
 
-class WorkerFixture : public testing::Test {
+class WorkerFixture : public ::testing::Test {
  protected:
   static constexpr std::uint8_t kOld = 11;  // what weights leave in the blocks they compute
   static constexpr std::uint8_t kNew = 22;
@@ -65,4 +65,4 @@ class WorkerFixture : public testing::Test {
   std::unique_ptr<StoreWorker> worker_;
 };
 
-}  // namespace newmoon
+}  // namespace newmoon::testing
