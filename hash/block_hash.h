@@ -28,7 +28,7 @@ class BlockHash {
   static constexpr std::size_t kMaxSize = 32;
 
   BlockHash() = default;
-  // REQUIRES: bytes.size() <= kMaxSize.
+  // REQUIRES: bytes.size() <= kMaxSize (else aborts).
   explicit BlockHash(ByteView bytes) : size_(static_cast<std::uint8_t>(bytes.size())) {
     if (bytes.size() > kMaxSize) std::abort();
     if (!bytes.empty()) std::memcpy(bytes_.data(), bytes.data(), bytes.size());
@@ -84,12 +84,16 @@ class BlockHasher {
   // Appends to `chain` the hashes of the full blocks of `tokens` that it lacks
   // (chain[i] is the hash of tokens [i * block_size, (i+1) * block_size)).
   // `tokens` may have grown since the last call; what was hashed must not change.
-  // kBadRequest: sha256 (pickle form) with multimodal or prompt-embeds keys, whose
-  // pickle depends on Python object identity (use sha256_cbor).
+  // kBadRequest, and `chain` as it was: sha256 (pickle form) with multimodal or
+  // prompt-embeds keys, whose pickle depends on Python object identity, or with keys
+  // too long for one pickle frame (use sha256_cbor); a multimodal offset or length
+  // that is negative or overflows; fewer prompt-embeds digests than blocks, or one
+  // that is no SHA-256.
   Status extend(std::span<const Token> tokens, const ExtraKeys& extra,
                 std::vector<BlockHash>& chain) const;
 
   // The bytes that are hashed for one block, for tests against upstream's vectors.
+  // kBadRequest as of extend().
   Result<Bytes> block_input(const BlockHash& parent, std::span<const Token> block,
                             std::size_t block_index, const ExtraKeys& extra) const;
 

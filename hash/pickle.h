@@ -14,7 +14,7 @@ namespace newmoon {
 
 class PickleWriter {
  public:
-  // CPython starts another frame at this size; such a pickle is not written here.
+  // CPython starts another frame soon behind this size; no such pickle is made here.
   static constexpr std::size_t kBodyBytesMax = 64 * 1024 - 1;
 
   // `out` must outlive the writer, which appends one pickle to it.
