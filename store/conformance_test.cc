@@ -8,12 +8,12 @@
 #include <thread>
 
 #include "store/memory_store.h"
-#include "store/testing.h"
+#include "store/testing/blocks.h"
 
 namespace newmoon {
 namespace {
 
-using namespace fixtures;  // NOLINT: the vocabulary of these tests
+using namespace newmoon::testing;  // NOLINT: the vocabulary of these tests
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::ElementsAre;

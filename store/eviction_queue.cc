@@ -1,7 +1,5 @@
 #include "store/eviction_queue.h"
 
-#include "store/scope_index.h"
-
 namespace newmoon {
 namespace {
 
@@ -15,46 +13,42 @@ void EvictionQueue::push(Entry* entry) {
   link(entry);
 }
 
-void EvictionQueue::remove(std::span<Entry* const> entries) {
+Entry* EvictionQueue::pop() {
   MutexLock lock(mutex_);
-  for (Entry* entry : entries) {
-    if (entry->queued) unlink(entry);
-  }
-}
-
-EvictionQueue::Victim EvictionQueue::pop() {
-  MutexLock lock(mutex_);
-  Entry* entry = oldest_unused();
-  if (entry == nullptr) return {};
-  unlink(entry);
-  entry->references.fetch_add(1, std::memory_order_relaxed);
-  // Whoever holds an index takes its entries off the queue before letting go.
-  return {entry, entry->index->shared_from_this()};
-}
-
-Entry* EvictionQueue::oldest_unused() {
-  for (int chances = 0; oldest_ != nullptr && chances < kSecondChancesMax; ++chances) {
-    Entry* entry = oldest_;
-    if (!entry->used.load(std::memory_order_relaxed)) return entry;
+  Entry* entry = unlink_oldest();
+  for (int chances = 0; entry != nullptr && chances < kSecondChancesMax; ++chances) {
+    if (!entry->used.load(std::memory_order_relaxed)) break;
     entry->used.store(false, std::memory_order_relaxed);
-    unlink(entry);
     link(entry);
+    entry = unlink_oldest();
   }
-  return oldest_;
+  return entry;
+}
+
+Entry* EvictionQueue::pop_oldest() {
+  MutexLock lock(mutex_);
+  return unlink_oldest();
 }
 
 void EvictionQueue::link(Entry* entry) {
-  entry->queued = true;
-  entry->older = newest_;
+  entry->queued_tick = ticks_.fetch_add(1, std::memory_order_relaxed);
   entry->newer = nullptr;
-  (newest_ == nullptr ? oldest_ : newest_->newer) = entry;
+  if (newest_ == nullptr) {
+    oldest_ = entry;
+    oldest_tick_.store(entry->queued_tick, std::memory_order_relaxed);
+  } else {
+    newest_->newer = entry;
+  }
   newest_ = entry;
 }
 
-void EvictionQueue::unlink(Entry* entry) {
-  entry->queued = false;
-  (entry->older == nullptr ? oldest_ : entry->older->newer) = entry->newer;
-  (entry->newer == nullptr ? newest_ : entry->newer->older) = entry->older;
+Entry* EvictionQueue::unlink_oldest() {
+  Entry* entry = oldest_;
+  if (entry == nullptr) return nullptr;
+  oldest_ = entry->newer;
+  if (oldest_ == nullptr) newest_ = nullptr;
+  oldest_tick_.store(oldest_ == nullptr ? kNever : oldest_->queued_tick, std::memory_order_relaxed);
+  return entry;
 }
 
 }  // namespace newmoon

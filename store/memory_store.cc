@@ -1,16 +1,18 @@
 #include "store/memory_store.h"
 
 #include <algorithm>
+#include <bit>
 #include <deque>
 #include <new>
 #include <optional>
+#include <string>
 #include <unordered_map>
 #include <utility>
 
-#include "store/eviction_queue.h"
+#include "store/page_pool.h"
 #include "store/recent_map.h"
 #include "store/scope_index.h"
-#include "store/slab_pool.h"
+#include "store/slot_arena.h"
 
 namespace newmoon {
 namespace {
@@ -32,9 +34,18 @@ Status check_put(const PutItem& item) {
   return {};
 }
 
+// Of the slabs of large values, and of small ones in a scope that holds many: large
+// enough for huge pages, small enough for a share of the budget to be worth a size.
+std::size_t slab_bytes_max(std::uint64_t budget_bytes, std::uint64_t most) {
+  const std::uint64_t share = std::bit_floor(budget_bytes / 64);
+  return std::clamp<std::uint64_t>(share, PagePool::kPageBytes, most);
+}
+
 }  // namespace
 
-// Lock order: a partition's, then the queue's. All others are leaves and alone.
+// Lock order: scopes, indexes, then those inside an index (a partition's before its
+// queue's, an arena's before the pool's). None is held while bytes are copied, while
+// a scope is freed, or when the last use of an index may end (which posts a task).
 class MemoryStore::Core : public std::enable_shared_from_this<Core> {
  public:
   Core(const MemoryStoreOptions& options, Clock& clock, Executor& executor)
@@ -42,9 +53,12 @@ class MemoryStore::Core : public std::enable_shared_from_this<Core> {
         clock_(clock),
         executor_(executor),
         pool_(options.budget_bytes),
+        large_values_(pool_, slab_bytes_max(options.budget_bytes, 8 << 20),
+                      slab_bytes_max(options.budget_bytes, 8 << 20)),
         fenced_(options.fenced_scopes_max),
         descriptions_(options.descriptions_max) {}
 
+  // Freed by the last of its users: see on_last_use().
   using IndexPtr = std::shared_ptr<ScopeIndex>;
 
   // The scope's values; nullptr: none.
@@ -55,23 +69,24 @@ class MemoryStore::Core : public std::enable_shared_from_this<Core> {
   }
 
   Status put(const PutItem& item);
-  void drop(std::span<Entry* const> entries);
-  void drop(Entry* entry) { drop({&entry, 1}); }
+  void drop(Entry* entry);
   Status purge_scope(const ScopeId& scope, bool for_good);
   void describe_scope(const ScopeId& scope, const std::string& description);
   std::uint64_t remove_all();
   StoreStats stats();
   std::vector<ScopeUsage> list_scopes();
-  void stop_freeing() { stopping_ = true; }
+  void stop() { stopping_ = true; }
 
  private:
-  Result<IndexPtr> index_for_put(const ScopeId& scope, bool create);
-  Result<Entry*> make_entry(const PutItem& item);
-  std::optional<SlabPool::Slot> allocate(std::size_t bytes);
+  Result<IndexPtr> index_for_put(const ScopeId& scope);
+  IndexPtr make_index();
+  Result<Entry*> make_entry(ScopeIndex& index, const PutItem& item);
+  std::optional<SlotArena::Slot> allocate(SlotArena& arena, std::size_t bytes);
+  IndexPtr next_victim();
+  ScopeIndex* find_oldest() NM_REQUIRES(indexes_mutex_);
   bool evict_one();
   void forget_if_empty(const IndexPtr& index, const ScopeId& scope);
-  void retire(IndexPtr index);
-  IndexPtr next_retired();
+  void on_last_use(ScopeIndex* index);
   bool free_slice();
   void free_behind();
   void run_slice();
@@ -79,66 +94,84 @@ class MemoryStore::Core : public std::enable_shared_from_this<Core> {
   const MemoryStoreOptions options_;
   Clock& clock_;
   Executor& executor_;
-  SlabPool pool_;
-  EvictionQueue queue_;
-  std::atomic<std::uint64_t> detached_bytes_{0};  // out of their index, not yet freed
+  PagePool pool_;
+  SlotArena large_values_;
+  std::atomic<std::uint64_t> ticks_{0};
+  std::atomic<std::uint64_t> evicted_in_use_bytes_{0};  // their readers free them
   std::atomic<std::uint64_t> evicted_blocks_{0};
   std::atomic<std::uint64_t> refused_late_puts_{0};
   std::atomic<bool> freeing_{false};  // a task is queued or runs
   std::atomic<bool> stopping_{false};
 
+  // Every index in memory, purged ones included.
+  Mutex indexes_mutex_;
+  std::vector<ScopeIndex*> indexes_ NM_GUARDED_BY(indexes_mutex_);
+  // Whose values are the oldest, until they are as young as the next index's.
+  std::weak_ptr<ScopeIndex> victim_ NM_GUARDED_BY(indexes_mutex_);
+  std::uint64_t victim_until_tick_ NM_GUARDED_BY(indexes_mutex_) = 0;
+
+  // Purged and used by nobody any more.
+  Mutex unused_mutex_;
+  std::deque<std::unique_ptr<ScopeIndex>> unused_ NM_GUARDED_BY(unused_mutex_);
+
   Mutex scopes_mutex_;
-  std::unordered_map<ScopeId, IndexPtr> scopes_ NM_GUARDED_BY(scopes_mutex_);
   RecentMap<ScopeId, bool> fenced_ NM_GUARDED_BY(scopes_mutex_);
   RecentMap<ScopeId, std::string> descriptions_ NM_GUARDED_BY(scopes_mutex_);
-
-  Mutex retired_mutex_;
-  std::deque<IndexPtr> retired_ NM_GUARDED_BY(retired_mutex_);
+  std::unordered_map<ScopeId, IndexPtr> scopes_ NM_GUARDED_BY(scopes_mutex_);
 };
 
 // --- put ---------------------------------------------------------------------
 
 Status MemoryStore::Core::put(const PutItem& item) {
   if (Status checked = check_put(item); !checked) return checked;
-  const Result<IndexPtr> before = index_for_put(item.key.scope, false);
-  if (!before) return std::unexpected(before.error());
-  if (*before != nullptr && (*before)->contains(item.key.shard, item.key.block)) return {};
-  const Result<Entry*> entry = make_entry(item);
-  if (!entry) return std::unexpected(entry.error());
   while (true) {
-    const Result<IndexPtr> index = index_for_put(item.key.scope, true);
-    const auto inserted = index ? (*index)->insert(*entry, queue_) : ScopeIndex::Insert::kClosed;
-    if (inserted == ScopeIndex::Insert::kDone) return {};
-    if (index && inserted == ScopeIndex::Insert::kClosed) continue;  // purged: try its next index
-    pool_.free({{{reinterpret_cast<std::uint8_t*>(*entry), (*entry)->slab}}});
+    const Result<IndexPtr> index = index_for_put(item.key.scope);
     if (!index) return std::unexpected(index.error());
-    return {};
+    if ((*index)->contains(item.key.shard, item.key.block)) return {};
+    const Result<Entry*> entry = make_entry(**index, item);
+    if (!entry) {
+      forget_if_empty(*index, item.key.scope);
+      return std::unexpected(entry.error());
+    }
+    const ScopeIndex::Insert inserted = (*index)->insert(*entry);
+    if (inserted == ScopeIndex::Insert::kDone) return {};
+    SlotArena::free((*entry)->slot());
+    if (inserted == ScopeIndex::Insert::kThereAlready) return {};
+    // The scope was purged meanwhile: refused, or put into its next index.
   }
 }
 
-// kFenced, or the scope's index; without one a new one (`create`) or nullptr.
-Result<MemoryStore::Core::IndexPtr> MemoryStore::Core::index_for_put(const ScopeId& scope,
-                                                                     bool create) {
+Result<MemoryStore::Core::IndexPtr> MemoryStore::Core::index_for_put(const ScopeId& scope) {
   MutexLock lock(scopes_mutex_);
   if (fenced_.find(scope) != nullptr) {
     ++refused_late_puts_;
     return fail(Code::kFenced, "scope " + scope.hex() + " was purged for good: drop the put");
   }
-  const auto found = scopes_.find(scope);
-  if (found != scopes_.end()) return found->second;
-  return create ? scopes_.emplace(scope, std::make_shared<ScopeIndex>()).first->second : nullptr;
+  IndexPtr& index = scopes_[scope];
+  if (index == nullptr) index = make_index();
+  return index;
 }
 
-// Filled with the bytes, of no index yet.
-Result<Entry*> MemoryStore::Core::make_entry(const PutItem& item) {
+MemoryStore::Core::IndexPtr MemoryStore::Core::make_index() {
+  const ScopeIndex::Shared shared{pool_, large_values_,
+                                  slab_bytes_max(options_.budget_bytes, 2 << 20), ticks_};
+  IndexPtr index(new ScopeIndex(shared), [this](ScopeIndex* unused) { on_last_use(unused); });
+  MutexLock lock(indexes_mutex_);
+  indexes_.push_back(index.get());
+  return index;
+}
+
+// Filled with the bytes, not yet in the index.
+Result<Entry*> MemoryStore::Core::make_entry(ScopeIndex& index, const PutItem& item) {
   const std::size_t bytes = kEntryBytes + item.header.payload_bytes;
-  if (!pool_.can_ever_hold(bytes)) {
+  SlotArena& arena = index.arena_for(bytes);
+  if (!arena.can_ever_hold(bytes)) {
     return fail(Code::kBadRequest, "put: a value of " + std::to_string(bytes) +
                                        " bytes is larger than the store's budget of " +
                                        std::to_string(options_.budget_bytes) +
                                        ": raise --store-bytes");
   }
-  const std::optional<SlabPool::Slot> slot = allocate(bytes);
+  const std::optional<SlotArena::Slot> slot = allocate(arena, bytes);
   if (!slot) return fail(Code::kBusy, "memory store: no room now, all bytes are in use");
   Entry* entry = new (slot->data) Entry;
   entry->slab = slot->slab;
@@ -153,80 +186,105 @@ Result<Entry*> MemoryStore::Core::make_entry(const PutItem& item) {
 }
 
 // What was purged goes before what is still of use.
-std::optional<SlabPool::Slot> MemoryStore::Core::allocate(std::size_t bytes) {
+std::optional<SlotArena::Slot> MemoryStore::Core::allocate(SlotArena& arena, std::size_t bytes) {
   while (true) {
-    if (std::optional<SlabPool::Slot> slot = pool_.allocate(bytes)) return slot;
+    if (std::optional<SlotArena::Slot> slot = arena.allocate(bytes)) return slot;
     if (!free_slice() && !evict_one()) return std::nullopt;
   }
 }
 
-// --- eviction and freeing ------------------------------------------------------
+// --- eviction ------------------------------------------------------------------
+
+// The index with the oldest value; nullptr: no index has any.
+MemoryStore::Core::IndexPtr MemoryStore::Core::next_victim() {
+  IndexPtr victim;
+  MutexLock lock(indexes_mutex_);
+  victim = victim_.lock();
+  if (victim && !victim->closed() && victim->oldest_tick() <= victim_until_tick_) return victim;
+  while (ScopeIndex* oldest = find_oldest()) {
+    victim_ = oldest->weak_from_this();
+    if (IndexPtr found = victim_.lock()) return found;
+    // Purged between the two: closed by now.
+  }
+  return nullptr;
+}
+
+ScopeIndex* MemoryStore::Core::find_oldest() {
+  ScopeIndex* oldest = nullptr;
+  std::uint64_t oldest_tick = EvictionQueue::kNever;
+  victim_until_tick_ = EvictionQueue::kNever - 1;
+  for (ScopeIndex* index : indexes_) {
+    const std::uint64_t tick = index->closed() ? EvictionQueue::kNever : index->oldest_tick();
+    victim_until_tick_ = std::min(victim_until_tick_, std::max(tick, oldest_tick));
+    if (tick >= oldest_tick) continue;
+    oldest = index;
+    oldest_tick = tick;
+  }
+  return oldest;
+}
 
 bool MemoryStore::Core::evict_one() {
-  const EvictionQueue::Victim victim = queue_.pop();
-  if (victim.entry == nullptr) return false;
-  if (victim.index->remove(victim.entry)) {
-    ++evicted_blocks_;
-    detached_bytes_ += victim.entry->bytes();
-    forget_if_empty(victim.index, ScopeId{victim.entry->header.scope_id});
-    drop(victim.entry);
-  }
-  drop(victim.entry);
+  const IndexPtr index = next_victim();
+  Entry* entry = index == nullptr ? nullptr : index->evict();
+  if (entry == nullptr) return index != nullptr;  // another thread was quicker: look again
+  const ScopeId scope{entry->header.scope_id};
+  ++evicted_blocks_;
+  evicted_in_use_bytes_ += entry->bytes();
+  drop(entry);
+  forget_if_empty(index, scope);
   return true;
 }
 
+// So that scopes do not pile up. An insert that is on its way into the index finds
+// it closed, as after a purge.
 void MemoryStore::Core::forget_if_empty(const IndexPtr& index, const ScopeId& scope) {
   if (index->blocks() > 0) return;
-  {
-    MutexLock lock(scopes_mutex_);
-    const auto found = scopes_.find(scope);
-    if (found == scopes_.end() || found->second != index || index->blocks() > 0) return;
-    scopes_.erase(found);
-  }
-  // Through the same door as a purged one: an insert may be on its way into it.
-  retire(index);
-}
-
-// Gives a reference back; whoever gives the last one frees. The entries are out
-// of their index or about to be, so that nobody can take a new reference.
-void MemoryStore::Core::drop(std::span<Entry* const> entries) {
-  std::vector<SlabPool::Slot> slots;
-  slots.reserve(entries.size());
-  for (Entry* entry : entries) {
-    if (entry->references.fetch_sub(1, std::memory_order_acq_rel) > 1) continue;
-    detached_bytes_ -= entry->bytes();
-    slots.push_back({reinterpret_cast<std::uint8_t*>(entry), entry->slab});
-  }
-  if (!slots.empty()) pool_.free(slots);
-}
-
-void MemoryStore::Core::retire(IndexPtr index) {
+  MutexLock lock(scopes_mutex_);
+  const auto found = scopes_.find(scope);
+  if (found == scopes_.end() || found->second != index || index->blocks() > 0) return;
   index->close();
+  scopes_.erase(found);
+}
+
+// Gives a reference back; whoever gives the last one of an evicted entry frees it.
+// The caller holds the entry's index.
+void MemoryStore::Core::drop(Entry* entry) {
+  if (entry->references.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
+  evicted_in_use_bytes_ -= entry->bytes();
+  SlotArena::free(entry->slot());
+}
+
+// --- freeing ---------------------------------------------------------------------
+
+// Any thread, while it may hold locks: only hands the index over.
+void MemoryStore::Core::on_last_use(ScopeIndex* index) {
+  if (stopping_) {
+    delete index;
+    return;
+  }
   {
-    MutexLock lock(retired_mutex_);
-    retired_.push_back(std::move(index));
+    MutexLock lock(unused_mutex_);
+    unused_.emplace_back(index);
   }
   free_behind();
 }
 
-MemoryStore::Core::IndexPtr MemoryStore::Core::next_retired() {
-  MutexLock lock(retired_mutex_);
-  return retired_.empty() ? nullptr : retired_.front();
-}
-
 // False: nothing was left to free.
 bool MemoryStore::Core::free_slice() {
-  const IndexPtr index = next_retired();
-  if (index == nullptr) return false;
-  const std::vector<Entry*> entries = index->take(options_.free_slice_blocks);
-  if (entries.empty()) {
-    MutexLock lock(retired_mutex_);
-    if (!retired_.empty() && retired_.front() == index) retired_.pop_front();
+  std::unique_ptr<ScopeIndex> index;
+  {
+    MutexLock lock(unused_mutex_);
+    if (unused_.empty()) return false;
+    index = std::move(unused_.front());
+    unused_.pop_front();
+  }
+  if (index->free_slice(options_.free_slice_blocks)) {
+    MutexLock lock(unused_mutex_);
+    unused_.push_front(std::move(index));
     return true;
   }
-  for (const Entry* entry : entries) detached_bytes_ += entry->bytes();
-  queue_.remove(entries);
-  drop(entries);
+  MutexLock lock(indexes_mutex_);
+  std::erase(indexes_, index.get());
   return true;
 }
 
@@ -244,22 +302,20 @@ void MemoryStore::Core::run_slice() {
     clock_.sleep_until(clock_.now() + options_.free_pause);
   }
   freeing_ = false;
-  if (more || next_retired() != nullptr) free_behind();
+  if (more) free_behind();
 }
 
 // --- scopes ----------------------------------------------------------------------
 
 Status MemoryStore::Core::purge_scope(const ScopeId& scope, bool for_good) {
-  IndexPtr index;
-  {
-    MutexLock lock(scopes_mutex_);
-    if (for_good) fenced_.set(scope, true);
-    const auto found = scopes_.find(scope);
-    if (found == scopes_.end()) return {};
-    index = std::move(found->second);
-    scopes_.erase(found);
-  }
-  retire(std::move(index));
+  IndexPtr index;  // may be the last use, which ends after the lock
+  MutexLock lock(scopes_mutex_);
+  if (for_good) fenced_.set(scope, true);
+  const auto found = scopes_.find(scope);
+  if (found == scopes_.end()) return {};
+  index = std::move(found->second);
+  index->close();
+  scopes_.erase(found);
   return {};
 }
 
@@ -270,32 +326,31 @@ void MemoryStore::Core::describe_scope(const ScopeId& scope, const std::string& 
 
 std::uint64_t MemoryStore::Core::remove_all() {
   std::unordered_map<ScopeId, IndexPtr> all;
-  {
-    MutexLock lock(scopes_mutex_);
-    all.swap(scopes_);
-  }
   std::uint64_t removed = 0;
+  MutexLock lock(scopes_mutex_);
+  all.swap(scopes_);
   for (auto& [scope, index] : all) {
+    index->close();
     removed += index->blocks();
-    retire(std::move(index));
   }
   return removed;
 }
 
 StoreStats MemoryStore::Core::stats() {
   StoreStats stats;
-  for (const ScopeUsage& usage : list_scopes()) {
-    stats.blocks += usage.blocks;
-    stats.bytes += usage.bytes;
-  }
-  stats.bytes_to_free = detached_bytes_;
-  {
-    MutexLock lock(retired_mutex_);
-    for (const IndexPtr& index : retired_) stats.bytes_to_free += index->bytes();
-  }
   stats.budget_bytes = options_.budget_bytes;
+  stats.bytes_to_free = evicted_in_use_bytes_;
   stats.evicted_blocks = evicted_blocks_;
   stats.refused_late_puts = refused_late_puts_;
+  MutexLock lock(indexes_mutex_);
+  for (const ScopeIndex* index : indexes_) {
+    if (index->closed()) {
+      stats.bytes_to_free += index->held_bytes();
+    } else {
+      stats.blocks += index->blocks();
+      stats.bytes += index->bytes();
+    }
+  }
   return stats;
 }
 
@@ -332,7 +387,7 @@ Result<GetValue> copy_out(Entry& entry, const GetItem& item) {
 MemoryStore::MemoryStore(const MemoryStoreOptions& options, Clock& clock, Executor& executor)
     : core_(std::make_shared<Core>(options, clock, executor)) {}
 
-MemoryStore::~MemoryStore() { core_->stop_freeing(); }
+MemoryStore::~MemoryStore() { core_->stop(); }
 
 std::vector<Status> MemoryStore::put(std::span<const PutItem> items) {
   std::vector<Status> statuses;

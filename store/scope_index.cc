@@ -10,6 +10,9 @@ namespace {
 // their cache misses to overlap; a lock is held for some microseconds at most.
 constexpr std::size_t kRunBlocks = 128;
 
+// Up to this size, an entry lives in the memory of its scope.
+constexpr std::size_t kSmallEntryBytesMax = 4096;
+
 // A step of a multiply-and-fold hash: each bit of the word reaches both halves of
 // the 128-bit product. Block hashes are digests already; those of tests are not.
 std::uint64_t mix(std::uint64_t state, std::uint64_t word) {
@@ -25,6 +28,15 @@ bool is_key(const Entry& entry, std::uint64_t shard, const BlockHash& block) {
 }
 
 }  // namespace
+
+ScopeIndex::ScopeIndex(const Shared& shared)
+    : small_values_(shared.pool, PagePool::kPageBytes, shared.small_slab_bytes_max),
+      large_values_(shared.large_values),
+      queue_(shared.ticks) {}
+
+SlotArena& ScopeIndex::arena_for(std::size_t entry_bytes) {
+  return entry_bytes <= kSmallEntryBytesMax ? small_values_ : large_values_;
+}
 
 ScopeIndex::KeyHash ScopeIndex::hash_of(std::uint64_t shard, ByteView block) {
   std::uint64_t words[BlockHash::kMaxSize / 8] = {};
@@ -93,47 +105,60 @@ std::size_t ScopeIndex::hit_run(std::uint64_t shard, std::span<const BlockHash> 
   return first_miss;
 }
 
-ScopeIndex::Insert ScopeIndex::insert(Entry* entry, EvictionQueue& queue) {
+ScopeIndex::Insert ScopeIndex::insert(Entry* entry) {
   const ByteView bytes{entry->header.block_hash.data(), entry->header.block_hash_bytes};
   const KeyHash hash = hash_of(entry->header.shard, bytes);
   Partition& partition = partitions_[hash.partition];
   MutexLock lock(partition.mutex);
-  // Under the lock, so that take() comes either before this check or after the add.
   if (closed_.load()) return Insert::kClosed;
   if (partition.find(hash.tag, entry->header.shard, BlockHash(bytes)) != nullptr) {
     return Insert::kThereAlready;
   }
   entry->tag = hash.tag;
-  entry->index = this;
   partition.add(entry);
-  queue.push(entry);
   blocks_.fetch_add(1, std::memory_order_relaxed);
   bytes_.fetch_add(entry->bytes(), std::memory_order_relaxed);
+  if (SlotArena::owner(entry->slot()) == &large_values_) large_bytes_ += entry->bytes();
+  queue_.push(entry);  // from here on it can be evicted
   return Insert::kDone;
 }
 
-bool ScopeIndex::remove(Entry* entry) {
+Entry* ScopeIndex::evict() {
+  Entry* entry = queue_.pop();
+  if (entry == nullptr) return nullptr;
   const KeyHash hash = hash_of(entry->header.shard,
                                {entry->header.block_hash.data(), entry->header.block_hash_bytes});
   Partition& partition = partitions_[hash.partition];
   MutexLock lock(partition.mutex);
-  if (!partition.remove(entry)) return false;
+  partition.remove(entry);
   blocks_.fetch_sub(1, std::memory_order_relaxed);
   bytes_.fetch_sub(entry->bytes(), std::memory_order_relaxed);
-  return true;
+  if (SlotArena::owner(entry->slot()) == &large_values_) large_bytes_ -= entry->bytes();
+  return entry;
 }
 
-std::vector<Entry*> ScopeIndex::take(std::size_t count) {
-  std::vector<Entry*> taken;
-  taken.reserve(count);
-  for (std::size_t p = emptied_partitions_; p < kPartitions && taken.size() < count; ++p) {
-    MutexLock lock(partitions_[p].mutex);
-    partitions_[p].take(count, taken);
-    if (taken.size() < count) emptied_partitions_ = p + 1;
+std::uint64_t ScopeIndex::held_bytes() const { return small_values_.held_bytes() + large_bytes_; }
+
+bool ScopeIndex::free_slice(std::size_t count) {
+  if (free_large_values(count) || small_values_.release_slabs(count)) return true;
+  for (Partition& partition : partitions_) {
+    MutexLock lock(partition.mutex);
+    if (partition.drop_segments(count)) return true;
   }
-  for (const Entry* entry : taken) bytes_.fetch_sub(entry->bytes(), std::memory_order_relaxed);
-  blocks_.fetch_sub(taken.size(), std::memory_order_relaxed);
-  return taken;
+  return false;
+}
+
+// False: there are none. Small values on the way are left to their slabs.
+bool ScopeIndex::free_large_values(std::size_t count) {
+  if (large_bytes_ == 0) return false;
+  for (std::size_t i = 0; i < count; ++i) {
+    Entry* entry = queue_.pop_oldest();
+    if (entry == nullptr) return false;
+    if (SlotArena::owner(entry->slot()) != &large_values_) continue;
+    large_bytes_ -= entry->bytes();
+    SlotArena::free(entry->slot());
+  }
+  return true;
 }
 
 // Linear hashing: the first `buckets_ - 2^k` buckets of the 2^k have been split in
@@ -194,31 +219,19 @@ void ScopeIndex::Partition::grow() {
   }
 }
 
-bool ScopeIndex::Partition::remove(Entry* entry) {
-  if (buckets_ == 0) return false;
-  for (Entry** link = &bucket(entry->tag); *link != nullptr; link = &(*link)->next) {
-    if (*link != entry) continue;
-    *link = entry->next;
-    --entries_;
-    return true;
-  }
-  return false;
+// REQUIRES: it is there.
+void ScopeIndex::Partition::remove(Entry* entry) {
+  Entry** link = &bucket(entry->tag);
+  while (*link != entry) link = &(*link)->next;
+  *link = entry->next;
+  --entries_;
 }
 
-// From the last bucket down, so that segments are given back on the way. Nothing
-// is added any more, but readers that came before the close may still look.
-void ScopeIndex::Partition::take(std::size_t count, std::vector<Entry*>& out) {
-  while (buckets_ > 0) {
-    Entry*& head = bucket_at(buckets_ - 1);
-    while (head != nullptr) {
-      if (out.size() == count) return;
-      out.push_back(head);
-      head = head->next;
-      --entries_;
-    }
-    --buckets_;
-    if (buckets_ % kSegmentBuckets == 0) segments_.pop_back();
-  }
+bool ScopeIndex::Partition::drop_segments(std::size_t count) {
+  if (segments_.empty()) return false;
+  segments_.resize(segments_.size() - std::min(count, segments_.size()));
+  buckets_ = 0;
+  return true;
 }
 
 }  // namespace newmoon

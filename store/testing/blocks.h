@@ -8,7 +8,7 @@
 #include "hash/value.h"
 #include "store/kv_store.h"
 
-namespace newmoon::fixtures {
+namespace newmoon::testing {
 
 inline ScopeId scope_of(std::uint8_t number) {
   ScopeId scope;
@@ -111,4 +111,4 @@ inline bool is_there(KvStore& store, const Key& key) {
   return hits && *hits == 1;
 }
 
-}  // namespace newmoon::fixtures
+}  // namespace newmoon::testing

@@ -1,0 +1,55 @@
+// The memory of a memory store under its byte budget: chunks of whole pages. The
+// budget counts what is mapped, in use or not, so that the process never holds more
+// than it was given.
+//
+// Freed chunks stay mapped and serve the next request of their size: a fresh page
+// costs more to fault in than to copy into. They are unmapped only when another
+// size needs their bytes. Any thread may call.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "base/thread_annotations.h"
+
+namespace newmoon {
+
+class PagePool {
+ public:
+  static constexpr std::size_t kPageBytes = 4096;
+
+  struct Chunk {
+    std::uint8_t* data = nullptr;
+    std::size_t bytes = 0;
+  };
+
+  explicit PagePool(std::uint64_t budget_bytes) : budget_bytes_(budget_bytes) {}
+  ~PagePool();  // REQUIRES: every chunk was freed
+  PagePool(const PagePool&) = delete;
+  PagePool& operator=(const PagePool&) = delete;
+
+  static std::size_t round_to_pages(std::size_t bytes);
+
+  // Contents undefined. nullopt: no room within the budget now.
+  // REQUIRES: bytes > 0, whole pages.
+  std::optional<Chunk> allocate(std::size_t bytes);
+  void free(std::span<const Chunk> chunks);
+
+  std::uint64_t budget_bytes() const { return budget_bytes_; }
+  // Mapped bytes; never over the budget.
+  std::uint64_t held_bytes() const;
+
+ private:
+  bool make_room(std::uint64_t bytes) NM_REQUIRES(mutex_);
+
+  const std::uint64_t budget_bytes_;
+  mutable Mutex mutex_;
+  std::uint64_t held_bytes_ NM_GUARDED_BY(mutex_) = 0;
+  std::unordered_map<std::size_t, std::vector<std::uint8_t*>> idle_ NM_GUARDED_BY(mutex_);
+};
+
+}  // namespace newmoon
