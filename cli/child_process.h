@@ -1,0 +1,50 @@
+// A child process spoken to in JSON lines: one request line on its stdin, one reply
+// line on its stdout. How `newmoon rollout` drives its engine processes.
+#pragma once
+
+#include <sys/types.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+
+namespace newmoon {
+
+// Owns the process: the destructor closes its stdin, gives it five seconds to end
+// and then kills it. One thread.
+class ChildProcess {
+ public:
+  // `name` stands in error messages. argv[0] is the program's path.
+  static Result<ChildProcess> start(std::string name, const std::vector<std::string>& argv);
+  ChildProcess(ChildProcess&& other) noexcept;
+  ChildProcess& operator=(ChildProcess&&) = delete;
+  ~ChildProcess();
+
+  const std::string& name() const { return name_; }
+  pid_t pid() const { return pid_; }
+
+  // send() and receive() let several children work at once; call() is both.
+  Status send(const nlohmann::json& request);
+  // The reply; kDeadline after `timeout`; kUnavailable if the child ended; the
+  // child's own {"error": {"code", "message"}} as an Error.
+  Result<nlohmann::json> receive(Duration timeout);
+  Result<nlohmann::json> call(const nlohmann::json& request, Duration timeout);
+
+ private:
+  ChildProcess(std::string name, pid_t pid, int to_child, int from_child)
+      : name_(std::move(name)), pid_(pid), to_child_(to_child), from_child_(from_child) {}
+
+  std::string name_;
+  pid_t pid_ = -1;
+  int to_child_ = -1;
+  int from_child_ = -1;
+  std::string unread_;
+};
+
+// The path of the running program, to start it again in another role.
+std::string own_program_path();
+
+}  // namespace newmoon

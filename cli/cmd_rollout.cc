@@ -1,0 +1,59 @@
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+
+#include "cli/commands.h"
+#include "cli/rollout.h"
+
+namespace newmoon {
+namespace {
+
+int report_error(const Error& error) {
+  std::fprintf(stderr, "newmoon rollout: %s\n", error.message.c_str());
+  return 2;
+}
+
+int run(const RolloutOptions& options) {
+  const Result<RolloutReport> report = run_rollout(options);
+  if (!report) return report_error(report.error());
+  print_report(*report);
+  if (!options.json_path.empty()) {
+    std::ofstream file(options.json_path);
+    file << to_json(*report).dump(2) << "\n";
+    if (!file.flush()) {
+      return report_error({Code::kUnavailable, "cannot write --json " + options.json_path});
+    }
+  }
+  return report->pass() ? 0 : 1;
+}
+
+}  // namespace
+
+void add_rollout_command(CLI::App& app, int& exit_code) {
+  auto options = std::make_shared<RolloutOptions>();
+  options->files = default_model_files();
+  CLI::App* command = app.add_subcommand(
+      "rollout", "Engines that share a store answer problems while their weights change");
+  command->add_option("--model", options->files.base, "GGUF of the base weights");
+  command->add_option("--other-model", options->files.other, "GGUF of the other weights");
+  command->add_option("--adapter", options->files.adapter, "GGUF of the LoRA adapter");
+  command->add_option("--problems", options->files.problems, "HumanEval as JSON lines");
+  command->add_option("--store", options->store,
+                      "memory (a server for this run), ipc://PATH or none");
+  command->add_option("--store-bytes", options->store_bytes, "budget of --store memory");
+  command->add_option("--mode", options->mode, "numerics: exact or fast")
+      ->check(CLI::IsMember({"exact", "fast"}));
+  command->add_option("--faults", options->faults, "faults to inject; see docs/verification.md");
+  command->add_option("--engines", options->engines, "engine processes");
+  command->add_option("--ranks", options->ranks, "store workers an engine");
+  command->add_option("--cycles", options->cycles, "weight versions to go through");
+  command->add_option("--requests", options->requests, "requests a cycle");
+  command->add_option("--max-tokens", options->max_tokens, "output tokens a request");
+  command->add_option("--shots", options->shots, "problems in the shared prefix");
+  command->add_option("--json", options->json_path, "write the report here");
+  command->add_flag("!--no-verify", options->verify, "do not compare with cold engines");
+  command->callback([options, &exit_code] { exit_code = run(*options); });
+}
+
+}  // namespace newmoon

@@ -1,0 +1,91 @@
+// The main job, as `newmoon rollout` and `./dev demo` run it: engine processes that
+// share one store answer real problems while their weights change, and every output
+// token is compared with a cold engine's.
+//
+//   rollout.cc          the cycles: generate, pause -> update -> reset -> resume
+//   rollout_verdict.cc  cold engines, and what differs from them
+//   rollout_report.cc   the table, the verdict line, the JSON
+//   engine_process.cc   the other side of the pipe
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "cli/model_files.h"
+
+namespace newmoon {
+
+struct RolloutOptions {
+  ModelFiles files;
+  std::string store = "memory";  // "memory": a store server is started for the run
+  std::uint64_t store_bytes = std::uint64_t{2} << 30;
+  std::string mode = "exact";  // numerics of the runner: exact | fast
+  std::string faults;          // store/faulty_store.h and transport rules; "" = none
+  std::string json_path;
+  int engines = 2;
+  int ranks = 2;
+  int cycles = 5;
+  int requests = 20;    // a cycle, over all engines
+  int max_tokens = 24;  // output tokens a request
+  int shots = 4;        // problems in the shared prefix
+  bool verify = true;
+};
+
+// A stretch of one request's output that one set of weights produced.
+struct OutputSpan {
+  std::string weights;
+  std::string request_id;
+  std::vector<std::int32_t> context;  // prompt and the output before the stretch
+  std::vector<std::int32_t> tokens;
+};
+
+struct CycleReport {
+  std::string weights;
+  std::string pause_mode;  // that ended the cycle before; "" for the first
+  std::uint64_t prompt_tokens = 0;
+  std::uint64_t local_hit_tokens = 0;
+  std::uint64_t external_hit_tokens = 0;
+  std::uint64_t computed_tokens = 0;
+  std::uint64_t first_use_external_hit_tokens = 0;  // of each engine's first request
+  std::uint64_t output_tokens = 0;
+  double generate_seconds = 0;
+  double pause_ms = 0;  // the longest of the engines
+  double update_ms = 0;
+  double reset_ms = 0;
+  nlohmann::json reset_steps_ms;  // of the slowest engine: step name -> ms
+};
+
+struct RolloutReport {
+  std::vector<CycleReport> cycles;
+  std::vector<OutputSpan> spans;
+  std::uint64_t compared_requests = 0;
+  std::vector<std::string> differing_requests;
+  bool verified = false;
+
+  // Whether each cycle's engines found blocks of each other in the store, and the
+  // first requests of a cycle found those of an earlier cycle with the same weights.
+  bool external_hits_everywhere() const;
+  bool return_hits() const;
+  bool pass() const;
+};
+
+// The weights of the cycles: base, norms, adapter, other, base, norms, ...
+std::string weights_of_cycle(int cycle);
+
+// kBadRequest: an option is out of range. Prints progress on stderr.
+Result<RolloutReport> run_rollout(const RolloutOptions& options);
+
+// Fills compared_requests and differing_requests from cold engines.
+Status compare_with_cold_engines(const RolloutOptions& options, RolloutReport& report);
+
+void print_report(const RolloutReport& report);
+nlohmann::json to_json(const RolloutReport& report);
+
+// The command line of an engine process (engine_process.cc), cold or not.
+std::vector<std::string> engine_process_argv(const RolloutOptions& options, const std::string& name,
+                                             const std::string& store, const std::string& weights);
+
+}  // namespace newmoon
