@@ -147,7 +147,7 @@ Result<IpcPathLock> IpcPathLock::acquire(const std::string& path) {
 
 IpcPathLock::~IpcPathLock() {
   if (!fd_) return;
-  remove_stale_socket(path_);
+  (void)remove_stale_socket(path_);  // a destructor has nobody to tell
   unlink(lock_path(path_).c_str());
 }
 
