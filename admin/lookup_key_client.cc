@@ -135,7 +135,7 @@ LookupKeyClient::ResetAnswer LookupKeyClient::ping(Time deadline) {
 LookupKeyClient::ResetAnswer LookupKeyClient::ask_ranks(const Request& request, std::size_t count,
                                                         Time deadline) {
   poll();
-  round_.emplace().request_index = request.body.index();
+  round_ = Round{.request_index = request.body.index(), .rank_of_id = {}, .answers = {}};
   round_->answers.resize(count);
   for (std::size_t rank = 0; rank < count; ++rank) ask_rank(rank, request, deadline);
   while (is_waiting() && clock_.now() < deadline) {

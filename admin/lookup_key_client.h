@@ -81,7 +81,7 @@ class LookupKeyClient {
   };
   // One question to several ranks, while it is waited for.
   struct Round {
-    std::size_t request_index = 0;
+    std::size_t request_index;
     std::unordered_map<std::uint64_t, std::size_t> rank_of_id;
     std::vector<RankAnswer> answers;  // by rank
   };
