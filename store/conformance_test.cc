@@ -7,6 +7,7 @@
 #include <memory>
 #include <thread>
 
+#include "store/faulty_store.h"
 #include "store/memory_store.h"
 #include "store/testing/blocks.h"
 
@@ -53,6 +54,16 @@ StoreParts make_memory(std::uint64_t budget_bytes) {
   return setup;
 }
 
+// A wrapper with nothing to do, and one with a rule that never comes to it.
+StoreParts make_faulty(std::uint64_t budget_bytes) {
+  StoreParts setup = make_memory(budget_bytes);
+  auto& clock = setup.add<SystemClock>();
+  auto& random = setup.add<SeededRandom>(1);
+  std::vector<FaultRule> rules = *parse_fault_rules("put:rank=77:fail=busy,get:nth=99999:drop");
+  setup.store = &setup.add<FaultyStore>(*setup.store, std::move(rules), clock, random);
+  return setup;
+}
+
 class StoreConformance : public ::testing::TestWithParam<Backend> {
  protected:
   static constexpr std::uint64_t kBudget = 16 << 20;
@@ -69,7 +80,8 @@ class StoreConformance : public ::testing::TestWithParam<Backend> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Backends, StoreConformance,
-                         ::testing::Values(Backend{"memory", make_memory}),
+                         ::testing::Values(Backend{"memory", make_memory},
+                                           Backend{"faulty", make_faulty}),
                          [](const auto& info) { return info.param.name; });
 
 Code code_of(const auto& result) { return result ? Code::kInternal : result.error().code; }

@@ -3,52 +3,17 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <deque>
-#include <functional>
 #include <optional>
 #include <thread>
 
 #include "store/recent_map.h"
 #include "store/testing/blocks.h"
+#include "store/testing/manual_time.h"
 
 namespace newmoon {
 namespace {
 
 using namespace newmoon::testing;  // NOLINT: the vocabulary of these tests
-
-// Runs tasks when the test says so.
-class ManualExecutor final : public Executor {
- public:
-  void post(std::function<void()> task) override {
-    MutexLock lock(mutex_);
-    tasks_.push_back(std::move(task));
-  }
-  bool run_one() {
-    std::function<void()> task;
-    {
-      MutexLock lock(mutex_);
-      if (tasks_.empty()) return false;
-      task = std::move(tasks_.front());
-      tasks_.pop_front();
-    }
-    task();
-    return true;
-  }
-
- private:
-  Mutex mutex_;
-  std::deque<std::function<void()>> tasks_ NM_GUARDED_BY(mutex_);
-};
-
-// Time passes only by sleeping.
-class ManualClock final : public Clock {
- public:
-  Time now() const override { return now_; }
-  void sleep_until(Time deadline) override { now_ = std::max(now_, deadline); }
-
- private:
-  Time now_{0};
-};
 
 class MemoryStoreTest : public ::testing::Test {
  protected:
