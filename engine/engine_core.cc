@@ -98,7 +98,7 @@ bool EngineCore::has_work() const {
 std::optional<Time> EngineCore::next_deadline() const {
   std::optional<Time> next;
   for (const PendingPause& pause : pauses_)
-    next = std::min(next.value_or(pause.deadline), pause.deadline);
+    next = std::min(next.value_or(pause.wait_until), pause.wait_until);
   if (sleep_) next = std::min(next.value_or(sleep_->deadline), sleep_->deadline);
   return next;
 }
@@ -111,9 +111,12 @@ void EngineCore::pause_generation(PauseMode mode, bool clear_cache, Time deadlin
                                                       : PauseState::kPausedNew);
   keeps_requests_ = mode == PauseMode::kKeep && !clear_cache;
   if (mode == PauseMode::kAbort) abort_requests({});
+  const Time now = clock_.now();
+  const Duration for_reset = clear_cache ? std::max(Duration{0}, deadline - now) / 5 : Duration{0};
   pauses_.push_back({.mode = mode,
                      .clear_cache = clear_cache,
-                     .started = clock_.now(),
+                     .started = now,
+                     .wait_until = deadline - for_reset,
                      .deadline = deadline,
                      .done = std::move(done)});
   settle();
@@ -129,7 +132,7 @@ void EngineCore::settle() {
   const Time now = clock_.now();
   for (auto pause = pauses_.begin(); pause != pauses_.end();) {
     const bool complete = is_complete(*pause);
-    if (!complete && now < pause->deadline) {
+    if (!complete && now < pause->wait_until) {
       ++pause;
       continue;
     }

@@ -88,8 +88,9 @@ class EngineCore {
   std::optional<Time> next_deadline() const;
 
   // --- pause ---
-  // `done` comes from here or from a later step(), once complete or at `deadline`, and
-  // then tells the truth. With `clear_cache` the caches are reset in either case.
+  // `done` comes from here or from a later step(), once complete or by `deadline`, and
+  // then tells the truth. With `clear_cache` the caches are reset in either case, for
+  // which the last fifth of the time is kept.
   void pause_generation(PauseMode mode, bool clear_cache, Time deadline,
                         std::function<void(PauseAnswer)> done);
   // kBadRequest: asleep. A pause still pending is answered as not complete.
@@ -139,6 +140,7 @@ class EngineCore {
     PauseMode mode = PauseMode::kAbort;
     bool clear_cache = false;
     Time started{};
+    Time wait_until{};  // then it is late; a reset takes the rest until `deadline`
     Time deadline{};
     std::function<void(PauseAnswer)> done;
   };

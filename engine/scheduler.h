@@ -120,6 +120,7 @@ class Scheduler {
   // Not finished and, if `schedulable`, not held back by the pause state.
   std::vector<RequestId> unfinished(bool schedulable) const;
   bool has_schedulable() const;
+  std::uint64_t last_step_id() const { return last_step_id_; }
   std::size_t steps_in_flight() const { return steps_.size(); }
   // Without those that only carry the connector's work.
   std::size_t forward_steps_in_flight() const;

@@ -1,0 +1,151 @@
+#include "engine/engine_loop.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace newmoon {
+namespace {
+
+// While only lookups, loads or saves are awaited: between two looks at them.
+constexpr Duration kPollInterval = std::chrono::microseconds(200);
+
+}  // namespace
+
+EngineLoop::EngineLoop(EngineCore& core, ModelExecutor& executor, Clock& clock)
+    : core_(core), executor_(executor), clock_(clock), thread_([this] { run(); }) {}
+
+EngineLoop::~EngineLoop() { stop(); }
+
+void EngineLoop::stop() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    changed_.notify_all();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+// --- ways in ---
+
+bool EngineLoop::try_post(std::function<void(EngineCore&)> task) {
+  MutexLock lock(mutex_);
+  if (stopping_) return false;
+  tasks_.push_back(std::move(task));
+  changed_.notify_all();
+  return true;
+}
+
+void EngineLoop::post(std::function<void(EngineCore&)> task) { (void)try_post(std::move(task)); }
+
+void EngineLoop::add_request(RequestInput input, OutputFn on_output) {
+  const auto refuse = [](const RequestId& id, const OutputFn& tell, const std::string& why) {
+    RequestOutput output;
+    output.id = id;
+    output.finished = true;
+    output.status = RequestStatus::kFinishedError;
+    output.error = why;
+    tell(std::move(output));
+  };
+  const RequestId id = input.id;
+  const bool posted =
+      try_post([this, input = std::move(input), on_output, refuse](EngineCore& core) {
+        const RequestId name = input.id;
+        const Status status = core.add_request(input);
+        if (!status) return refuse(name, on_output, to_string(status.error()));
+        callbacks_[name] = on_output;
+      });
+  if (!posted) refuse(id, on_output, "unavailable: the engine has stopped");
+}
+
+void EngineLoop::abort_requests(std::vector<RequestId> ids) {
+  post([ids = std::move(ids)](EngineCore& core) { core.abort_requests(ids); });
+}
+
+Result<PauseAnswer> EngineLoop::pause_generation(PauseMode mode, bool clear_cache,
+                                                 Duration timeout) {
+  const Time deadline = clock_.now() + timeout;
+  return ask<PauseAnswer>(
+      [mode, clear_cache, deadline](EngineCore& core, std::function<void(PauseAnswer)> done) {
+        core.pause_generation(mode, clear_cache, deadline, std::move(done));
+      },
+      timeout);
+}
+
+Result<SleepAnswer> EngineLoop::sleep(int level, PauseMode mode, Duration timeout) {
+  const Time deadline = clock_.now() + timeout;
+  return ask<SleepAnswer>(
+      [level, mode, deadline](EngineCore& core, std::function<void(SleepAnswer)> done) {
+        core.sleep(level, mode, deadline, std::move(done));
+      },
+      timeout);
+}
+
+Result<CacheResetAnswer> EngineLoop::reset_prefix_cache(bool reset_running_requests,
+                                                        bool reset_connector, Duration timeout,
+                                                        bool keep_verified) {
+  const Time deadline = clock_.now() + timeout;
+  return call<CacheResetAnswer>(
+      [=](EngineCore& core) {
+        return core.reset_prefix_cache(reset_running_requests, reset_connector, deadline,
+                                       keep_verified);
+      },
+      timeout);
+}
+
+// --- the thread ---
+
+void EngineLoop::run() {
+  while (true) {
+    run_tasks();
+    {
+      MutexLock lock(mutex_);
+      if (stopping_) break;
+    }
+    const std::uint64_t steps_before = core_.scheduler().last_step_id();
+    std::vector<RequestOutput> outputs = core_.step();
+    const bool moved =
+        core_.scheduler().last_step_id() != steps_before && core_.scheduler().num_running() > 0;
+    const bool idle = outputs.empty() && !moved;
+    deliver(std::move(outputs));
+    if (idle) wait_for_work();
+  }
+  core_.abort_requests({});
+  deliver(core_.step());
+}
+
+void EngineLoop::run_tasks() {
+  std::deque<std::function<void(EngineCore&)>> tasks;
+  {
+    MutexLock lock(mutex_);
+    tasks.swap(tasks_);
+  }
+  for (const auto& task : tasks) task(core_);
+}
+
+// Steps in flight end in the executor, tasks come here; both are looked at often.
+void EngineLoop::wait_for_work() {
+  if (core_.scheduler().steps_in_flight() > 0) {
+    executor_.wait(clock_.now() + kPollInterval);
+    return;
+  }
+  const bool has_work = core_.has_work();
+  MutexLock lock(mutex_);
+  if (!tasks_.empty() || stopping_) return;
+  if (has_work) {
+    changed_.wait_for(mutex_, kPollInterval);
+  } else {
+    changed_.wait(mutex_);
+  }
+}
+
+void EngineLoop::deliver(std::vector<RequestOutput> outputs) {
+  for (RequestOutput& output : outputs) {
+    const auto found = callbacks_.find(output.id);
+    if (found == callbacks_.end()) continue;
+    const OutputFn callback = output.finished ? std::move(found->second) : found->second;
+    if (output.finished) callbacks_.erase(found);
+    callback(std::move(output));
+  }
+}
+
+}  // namespace newmoon
