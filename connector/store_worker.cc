@@ -120,7 +120,8 @@ void StoreWorker::drain(std::function<void(Result<FenceAck>)> done) {
 
 FenceAck StoreWorker::status() {
   MutexLock lock(mutex_);
-  return {floor_.floor(), 0, 0, floor_.weight_writes()};
+  const Dropped dropped = dropped_.floor == floor_.floor() ? dropped_ : Dropped{};
+  return {floor_.floor(), dropped.loads, dropped.saves, floor_.weight_writes()};
 }
 
 // --- saves ---
@@ -257,19 +258,29 @@ bool StoreWorker::admit(Epoch epoch) {
 
 // Jobs that are running are not dropped: they check the floor themselves when they end.
 FenceAck StoreWorker::drop_below_floor() {
-  FenceAck ack = status();
-  const auto is_below = [floor = ack.floor](const auto& job) { return job.epoch < floor; };
+  const Epoch floor = status().floor;
+  const auto is_below = [floor](const auto& job) { return job.epoch < floor; };
+  Dropped dropped{floor, 0, 0};
   for (const SaveJob& job : saves_.take_if(is_below)) {
     admit(job.epoch);  // counted as refused, and BIND broken is noted
     report_save(job, SaveOutcome::kDropped);
-    ++ack.dropped_saves;
+    ++dropped.saves;
   }
   for (const LoadJob& job : loads_.take_if(is_below)) {
     admit(job.epoch);
     report_load(job, 0);
-    ++ack.dropped_loads;
+    ++dropped.loads;
   }
-  return ack;
+  add_dropped(dropped);
+  return status();
+}
+
+void StoreWorker::add_dropped(const Dropped& dropped) {
+  MutexLock lock(mutex_);
+  if (dropped.floor > dropped_.floor) dropped_ = {dropped.floor, 0, 0};
+  if (dropped.floor < dropped_.floor) return;
+  dropped_.loads += dropped.loads;
+  dropped_.saves += dropped.saves;
 }
 
 void StoreWorker::report_save(const SaveJob& job, SaveOutcome outcome) {

@@ -73,6 +73,9 @@ class StoreWorker final : public LookupBackend {
   StoreWorkerStats stats() const;
 
   // --- LookupBackend, any thread ---
+  // The counts in an ack are of the jobs dropped since the floor came to where it is, so
+  // that the answer to a reset tells what the fence message ahead of it did, and a
+  // repeated reset answers the same.
   Result<std::size_t> lookup(const LookupRequest& request) override;
   FenceAck fence(Epoch epoch) override;
   void reset(const ResetRequest& request, std::function<void(Result<ResetAck>)> done) override;
@@ -80,6 +83,13 @@ class StoreWorker final : public LookupBackend {
   FenceAck status() override;
 
  private:
+  // Queued jobs dropped since the floor came to `floor`.
+  struct Dropped {
+    Epoch floor = 0;
+    std::uint64_t loads = 0;
+    std::uint64_t saves = 0;
+  };
+
   void run_save(const SaveJob& job);
   SaveOutcome put_blocks(const SaveJob& job);
   Status put_batch(const SaveJob& job, std::span<const BlockRef> blocks);
@@ -93,6 +103,7 @@ class StoreWorker final : public LookupBackend {
   void raise_floor(Epoch epoch);
   bool admit(Epoch epoch);
   FenceAck drop_below_floor();
+  void add_dropped(const Dropped& dropped);
   void report_save(const SaveJob& job, SaveOutcome outcome);
   void report_load(const LoadJob& job, std::size_t good_blocks);
   void count(std::uint64_t StoreWorkerStats::* counter, std::uint64_t amount = 1);
@@ -109,6 +120,7 @@ class StoreWorker final : public LookupBackend {
   EpochFloor floor_ NM_GUARDED_BY(mutex_);
   WorkerReport report_ NM_GUARDED_BY(mutex_);  // since the last get_finished()
   StoreWorkerStats stats_ NM_GUARDED_BY(mutex_);
+  Dropped dropped_ NM_GUARDED_BY(mutex_);
 
   TransferQueue<SaveJob> saves_;
   TransferQueue<LoadJob> loads_;
