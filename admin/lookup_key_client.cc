@@ -111,6 +111,9 @@ void LookupKeyClient::fence(Epoch epoch) {
 }
 
 LookupKeyClient::ResetAnswer LookupKeyClient::reset(const ResetRequest& request, Time deadline) {
+  log(LogLevel::kDebug, kComponent,
+      "reset(" + std::string(to_string(request.mode)) + ", epoch " + std::to_string(request.epoch) +
+          ") of " + std::to_string(rank_count()) + " ranks");
   // Foreign servers drain and remove at one message; ours need two rounds.
   if (request.mode == ResetMode::kRemoveAll && !is_foreign()) return remove_all(request, deadline);
   return ask_ranks(Request{.body = request}, rank_count(), deadline);

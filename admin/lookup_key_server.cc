@@ -23,6 +23,13 @@ Frames encode_failed_lookup(const Request& request, const Error& error) {
   return request.foreign ? encode_reply(request, 0U) : encode_failure(request, error);
 }
 
+void log_reset(const Request& request, const ResetRequest& reset) {
+  log(LogLevel::kDebug, kComponent,
+      (request.foreign ? "foreign reset: " : "reset: ") + std::string(to_string(reset.mode)) +
+          ", epoch " + std::to_string(reset.epoch) +
+          ", remove=" + (reset.remove ? "true" : "false"));
+}
+
 // `reply` in the form of a backend's `done`.
 template <class Ack>
 std::function<void(Result<Ack>)> reply_with(Request request, ReplyFn reply) {
@@ -66,6 +73,7 @@ void LookupKeyServer::refuse(const Frames& message, const Error& error, const Re
 }
 
 void LookupKeyServer::dispatch(Request request, ReplyFn reply) {
+  if (const auto* reset = std::get_if<ResetRequest>(&request.body)) log_reset(request, *reset);
   if (std::holds_alternative<LookupRequest>(request.body)) {
     queue_lookup(std::move(request), std::move(reply));
   } else if (const auto* fence = std::get_if<FenceRequest>(&request.body)) {

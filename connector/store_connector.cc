@@ -1,8 +1,16 @@
 #include "connector/store_connector.h"
 
 #include <cstdlib>
+#include <string_view>
+
+#include "base/log.h"
 
 namespace newmoon {
+namespace {
+
+constexpr std::string_view kLog = "store_connector";
+
+}  // namespace
 
 StoreConnector StoreConnector::for_scheduler(StoreScheduler& scheduler) {
   StoreConnector connector;
@@ -31,7 +39,11 @@ StoreWorker& StoreConnector::worker() {
 }
 
 std::optional<ResetAnswer> StoreConnector::reset_cache(Time deadline) {
-  if (scheduler_ == nullptr) return std::nullopt;
+  if (scheduler_ == nullptr) {
+    log(LogLevel::kDebug, kLog, "reset_cache: worker role, nothing to do");
+    return std::nullopt;
+  }
+  log(LogLevel::kDebug, kLog, "reset_cache: scheduler role");
   scheduler_->forget();
   return scheduler_->reset_store(deadline);
 }

@@ -235,6 +235,7 @@ bool StoreScheduler::has_pending_push_work() const {
 }
 
 void StoreScheduler::on_fence() {
+  log(LogLevel::kDebug, kLog, "on_fence: epoch " + std::to_string(fence_.epoch()));
   forget();
   client_.fence(fence_.epoch());
 }
@@ -276,9 +277,10 @@ void StoreScheduler::rank_died(std::size_t rank) {
 
 ResetAnswer StoreScheduler::reset_store(Time deadline) {
   const ResetRequest request{fence_.epoch(), options_.reset_mode, false};
-  const ResetAnswer answer = summarise(client_.reset(request, deadline));
   const std::string what = "reset_store(" + std::string(to_string(options_.reset_mode)) +
                            ", epoch " + std::to_string(request.epoch) + ")";
+  log(LogLevel::kDebug, kLog, what);
+  const ResetAnswer answer = summarise(client_.reset(request, deadline));
   if (!answer.success) {
     log(LogLevel::kWarning, kLog, what + " failed: " + answer.error);
   } else if (answer.degraded) {

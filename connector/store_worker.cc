@@ -108,8 +108,12 @@ FenceAck StoreWorker::fence(Epoch epoch) {
 void StoreWorker::reset(const ResetRequest& request, std::function<void(Result<ResetAck>)> done) {
   // Rule FIRST: the fence before anything that can fail or take time.
   const FenceAck ack = fence(request.epoch);
+  log_hop("reset: floor " + std::to_string(ack.floor) + ", dropped " +
+          std::to_string(ack.dropped_loads) + " loads and " + std::to_string(ack.dropped_saves) +
+          " saves");
   if (request.mode == ResetMode::kFence) return done(ResetAck{ack, 0, 0});
   when_drained([this, ack, remove = request.remove, done = std::move(done)] {
+    log_hop("drain: all saves and loads have ended");
     done(remove ? remove_all(ack) : ResetAck{ack, 0, 0});
   });
 }
@@ -313,6 +317,10 @@ void StoreWorker::count_failure(const Error& error) {
 
 // --- drain and remove_all ---
 
+void StoreWorker::log_hop(const std::string& what) const {
+  log(LogLevel::kDebug, kLog, "rank " + std::to_string(options_.rank) + ": " + what);
+}
+
 void StoreWorker::when_drained(std::function<void()> done) {
   auto queues_left = std::make_shared<std::atomic<int>>(2);
   const auto reached = [queues_left, done = std::move(done)] {
@@ -323,6 +331,7 @@ void StoreWorker::when_drained(std::function<void()> done) {
 }
 
 Result<ResetAck> StoreWorker::remove_all(FenceAck fence) {
+  log_hop("remove_all()");
   const Result<std::uint64_t> removed = store_.remove_all();
   if (!removed) return std::unexpected(removed.error());
   const Result<StoreStats> stats = store_.stats();

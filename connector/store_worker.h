@@ -108,6 +108,7 @@ class StoreWorker final : public LookupBackend {
   void report_load(const LoadJob& job, std::size_t good_blocks);
   void count(std::uint64_t StoreWorkerStats::* counter, std::uint64_t amount = 1);
   void count_failure(const Error& error);
+  void log_hop(const std::string& what) const;
   void when_drained(std::function<void()> done);
   Result<ResetAck> remove_all(FenceAck fence);
 

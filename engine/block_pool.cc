@@ -1,7 +1,10 @@
 #include "engine/block_pool.h"
 
 #include <cassert>
+#include <string>
 #include <utility>
+
+#include "base/log.h"
 
 namespace newmoon {
 
@@ -110,6 +113,8 @@ void BlockPool::publish(BlockId id, const Content& content, std::uint32_t group)
 
 void BlockPool::reset(Epoch epoch) {
   assert(epoch > epoch_);
+  log(LogLevel::kDebug, "block_pool",
+      "reset: blocks born before epoch " + std::to_string(epoch) + " are found no more");
   epoch_ = epoch;
   if (!options_.enable_kv_events) return;
   events_.clear();  // what they announced is gone before anybody heard of it

@@ -107,6 +107,9 @@ std::optional<Time> EngineCore::next_deadline() const {
 
 void EngineCore::pause_generation(PauseMode mode, bool clear_cache, Time deadline,
                                   std::function<void(PauseAnswer)> done) {
+  log(LogLevel::kDebug, "engine_core",
+      "pause_generation(" + std::string(to_string(mode)) +
+          ", clear_cache=" + (clear_cache ? "true" : "false") + ")");
   scheduler_.set_pause_state(mode == PauseMode::kKeep ? PauseState::kPausedAll
                                                       : PauseState::kPausedNew);
   keeps_requests_ = mode == PauseMode::kKeep && !clear_cache;
@@ -183,6 +186,8 @@ CacheResetAnswer EngineCore::reset_prefix_cache(bool reset_running_requests, boo
 }
 
 CacheResetAnswer EngineCore::reset_caches(Time deadline) {
+  log(LogLevel::kDebug, "engine_core",
+      "reset_caches(reset_running_requests=true, reset_connector=true)");
   CacheResetAnswer answer = reset_prefix_cache(true, true, deadline);
   if (!answer.success) {
     log(LogLevel::kError, "engine_core", "failed to reset the caches: " + answer.error);

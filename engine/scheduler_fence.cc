@@ -1,12 +1,19 @@
 // The cascade: what a fence does to requests, blocks and the external tier. The
 // rules named here are those of docs/architecture.md.
 #include <algorithm>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/log.h"
 #include "engine/scheduler.h"
 
 namespace newmoon {
+namespace {
+
+constexpr std::string_view kLog = "scheduler";
+
+}  // namespace
 
 // Lets a request's KV go; the request stays. What a step or load in flight still uses
 // stays taken until that has ended (rule STEP), and what it brings is dropped.
@@ -84,6 +91,10 @@ void Scheduler::adopt(const std::optional<WeightsIdentity>& weights) {
 
 CacheResetAnswer Scheduler::reset_prefix_cache(bool reset_running_requests, bool reset_connector,
                                                Time deadline, bool keep_verified) {
+  const auto flag = [](bool value) { return value ? "true" : "false"; };
+  log(LogLevel::kDebug, kLog,
+      std::string("reset_prefix_cache(reset_running_requests=") + flag(reset_running_requests) +
+          ", reset_connector=" + flag(reset_connector) + ")");
   CacheResetAnswer answer;
   Time before = clock_.now();
   const auto lap = [&](std::string_view name) {
@@ -94,6 +105,9 @@ CacheResetAnswer Scheduler::reset_prefix_cache(bool reset_running_requests, bool
   // connector alone did not ask for a cold external tier.
   const Fence::ResetResult fenced = fence_.reset(keep_verified || !reset_connector);
   answer.scope = fenced.outcome;
+  log(LogLevel::kDebug, kLog,
+      "fence: epoch " + std::to_string(fence_.epoch()) + ", scope " +
+          std::string(to_string(fenced.outcome)));
   lap("fence");
   const FenceEffect effect =
       after_fence(fenced.left, reset_running_requests ? Holders::kRecompute : Holders::kKeep);
@@ -126,14 +140,15 @@ void Scheduler::adopt_answer(const ResetAnswer& connector, CacheResetAnswer& ans
 
 ResetAnswer Scheduler::reset_connector_cache(Time deadline) {
   if (connector_ == nullptr) {
-    log(LogLevel::kDebug, "scheduler", "reset_connector_cache: no connector, nothing to reset");
+    log(LogLevel::kDebug, kLog, "reset_connector_cache: no connector, nothing to reset");
     return {};
   }
+  log(LogLevel::kDebug, kLog, "reset_connector_cache()");
   if (std::optional<ResetAnswer> answer = connector_->reset_cache(deadline)) return *answer;
   ResetAnswer answer;
   answer.success = false;
   answer.error = "the connector cannot reset its cache";
-  log(LogLevel::kWarning, "scheduler", "reset_connector_cache: " + answer.error);
+  log(LogLevel::kWarning, kLog, "reset_connector_cache: " + answer.error);
   return answer;
 }
 
