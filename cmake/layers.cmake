@@ -40,3 +40,18 @@ function(nm_test name library)
   target_link_libraries(${name}_test PRIVATE ${library} GTest::gmock_main)
   gtest_discover_tests(${name}_test DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 120)
 endfunction()
+
+# nm_fuzz(LIBRARY): a libFuzzer binary of every fuzz/*_fuzz.cc here (preset fuzz; clang
+# only). LIBRARY is then built with -fsanitize=fuzzer-no-link by NEWMOON_SANITIZE.
+function(nm_fuzz library)
+  if(NOT NEWMOON_FUZZ)
+    return()
+  endif()
+  file(GLOB targets CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/fuzz/*_fuzz.cc)
+  foreach(source IN LISTS targets)
+    cmake_path(GET source STEM target)
+    add_executable(${target} ${source})
+    target_link_libraries(${target} PRIVATE ${library})
+    target_link_options(${target} PRIVATE -fsanitize=fuzzer)
+  endforeach()
+endfunction()
