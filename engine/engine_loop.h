@@ -75,7 +75,7 @@ class EngineLoop {
     });
     if (!posted) return fail(Code::kUnavailable, "the engine has stopped");
     MutexLock lock(answer->mutex);
-    const auto now = std::chrono::steady_clock::now();  // lint: allow clock, a caller's thread waits
+    const auto now = std::chrono::steady_clock::now();  // lint: allow clock, a caller waits
     const auto until = now + timeout + kAnswerGrace;
     while (!answer->value) {
       if (answer->changed.wait_until(answer->mutex, until) == std::cv_status::timeout) break;
@@ -103,7 +103,7 @@ class EngineLoop {
   bool stopping_ NM_GUARDED_BY(mutex_) = false;
 
   std::unordered_map<RequestId, OutputFn> callbacks_;  // loop's thread
-  std::thread thread_;  // lint: allow thread, the loop is one
+  std::thread thread_;                                 // lint: allow thread, the loop is one
 };
 
 }  // namespace newmoon
