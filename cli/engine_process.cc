@@ -12,7 +12,7 @@
 #include "cli/demo_weights.h"
 #include "engine/engine_stack.h"
 #include "model/llama_tokenizer.h"
-#include "store/make_store.h"
+#include "store/memory_store.h"
 
 namespace newmoon {
 namespace {
@@ -119,7 +119,7 @@ Status EngineProcess::start() {
   Result<std::unique_ptr<LlamaRunner>> runner = LlamaRunner::load(llama);
   if (!runner) return std::unexpected(runner.error());
   runner_ = std::move(*runner);
-  Result<std::unique_ptr<Tokenizer>> tokenizer = load_llama_tokenizer(options_.files.base);
+  Result<std::unique_ptr<LlamaTokenizer>> tokenizer = LlamaTokenizer::load(options_.files.base);
   if (!tokenizer) return std::unexpected(tokenizer.error());
   tokenizer_ = std::move(*tokenizer);
   Result<std::unique_ptr<KvArena>> arena = KvArena::create(runner_->kv_layout(), kBlockCount);
@@ -162,9 +162,8 @@ Status EngineProcess::first_weights() {
 
 Status EngineProcess::open_store() {
   if (options_.store == "none") return {};
-  Result<std::unique_ptr<KvStore>> store = make_store(options_.store, {});
-  if (!store) return std::unexpected(store.error());
-  store_ = std::move(*store);
+  static ThreadExecutor frees("frees");
+  store_ = std::make_unique<MemoryStore>(MemoryStoreOptions{.budget_bytes = std::size_t{1} << 30}, clock_, frees);
   return {};
 }
 

@@ -322,6 +322,27 @@ std::string weights_of_cycle(int cycle) {
   return std::string(kWeights[static_cast<std::size_t>(cycle) % kWeights.size()]);
 }
 
+std::vector<std::string> engine_process_argv(const RolloutOptions& options, const std::string& name,
+                                             const std::string& store, const std::string& weights) {
+  std::vector<std::string> argv = {own_program_path(), "engine-process"};
+  const std::pair<std::string_view, std::string> arguments[] = {
+      {"--model", options.files.base},
+      {"--other-model", options.files.other},
+      {"--adapter", options.files.adapter},
+      {"--name", name},
+      {"--store", store},
+      {"--weights", weights},
+      {"--mode", options.mode},
+      {"--ranks", std::to_string(options.ranks)},
+      {"--faults", store == "none" ? std::string() : options.faults}};
+  for (const auto& [option, value] : arguments) {
+    if (value.empty()) continue;
+    argv.emplace_back(option);
+    argv.push_back(value);
+  }
+  return argv;
+}
+
 Result<RolloutReport> run_rollout(const RolloutOptions& options) {
   if (const Status checked = check(options); !checked) return std::unexpected(checked.error());
   Result<PromptSet> prompts = load_prompts(options.files.problems, options.shots);
