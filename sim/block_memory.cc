@@ -71,7 +71,7 @@ Bytes SimMemory::payload(std::span<const toy::KvEntry> entries) {
 }
 
 void SimMemory::job_started(const LoadJob& job) {
-  std::vector<BlockId>& blocks = loads_[job.load_id];
+  std::vector<BlockId>& blocks = (loads_[job.load_id] = {job.request_id, {}}).blocks;
   for (const BlockRef& ref : job.blocks) {
     if (saved_blocks_.contains(ref.block)) {
       verdict_.violation("W6", name(ref.block) + " is loaded into while it is being saved");
@@ -85,7 +85,7 @@ void SimMemory::job_started(const LoadJob& job) {
 }
 
 void SimMemory::job_started(const SaveJob& job) {
-  std::vector<BlockId>& blocks = saves_[job.job_id];
+  std::vector<BlockId>& blocks = (saves_[job.job_id] = {job.request_id, {}}).blocks;
   for (const BlockRef& ref : job.blocks) {
     blocks.push_back(ref.block);
     saved_blocks_.insert(ref.block);
@@ -100,7 +100,7 @@ void SimMemory::reported(const LoadReport& report) {
                                      ", which it did not have or reported before");
     return;
   }
-  erase_each(loaded_blocks_, job->second);
+  erase_each(loaded_blocks_, job->second.blocks);
   loads_.erase(job);
 }
 
@@ -112,8 +112,27 @@ void SimMemory::reported(const SaveReport& report) {
                                      ", which it did not have or reported before");
     return;
   }
-  erase_each(saved_blocks_, job->second);
+  erase_each(saved_blocks_, job->second.blocks);
   saves_.erase(job);
+}
+
+void SimMemory::note_cancelled() {
+  for (const auto& [id, job] : loads_) {
+    after_cancelled_load_.insert(job.blocks.begin(), job.blocks.end());
+  }
+}
+
+void SimMemory::note_finished(const RequestId& id) {
+  for (const auto& [load_id, job] : loads_) {
+    if (job.request_id != id) continue;
+    verdict_.saw(Overlap::kAbortDuringLoad);
+    after_cancelled_load_.insert(job.blocks.begin(), job.blocks.end());
+  }
+  for (const auto& [job_id, job] : saves_) {
+    if (job.request_id != id) continue;
+    verdict_.saw(Overlap::kFinishUnderSave);
+    after_queued_save_.insert(job.blocks.begin(), job.blocks.end());
+  }
 }
 
 void SimMemory::check_read(BlockId block) {
@@ -122,6 +141,8 @@ void SimMemory::check_read(BlockId block) {
 }
 
 void SimMemory::check_write(BlockId block) {
+  if (after_cancelled_load_.erase(block) > 0) verdict_.saw(Overlap::kReuseAfterCancelledLoad);
+  if (after_queued_save_.erase(block) > 0) verdict_.saw(Overlap::kReuseAfterQueuedSave);
   if (loaded_blocks_.contains(block)) {
     verdict_.violation("W6", name(block) + " is written by a step while a load writes it");
   }

@@ -39,7 +39,10 @@ class SimMemory final : public BlockMemory {
   void reported(const LoadReport& report);
   void reported(const SaveReport& report);
   std::size_t jobs_outstanding() const { return loads_.size() + saves_.size(); }
-  bool saving(BlockId block) const { return saved_blocks_.contains(block); }
+  bool loads_outstanding() const { return !loads_.empty(); }
+  // For coverage: loads that go on are for nobody now; saves of a request that ended.
+  void note_cancelled();
+  void note_finished(const RequestId& id);
 
   // The forward pass is about to read or write a block.
   void check_read(BlockId block);
@@ -58,10 +61,18 @@ class SimMemory final : public BlockMemory {
   Verdict& verdict_;
   Bytes low_;
   Bytes high_;
-  std::map<std::uint64_t, std::vector<BlockId>> loads_;
-  std::map<std::uint64_t, std::vector<BlockId>> saves_;
+  struct Job {
+    RequestId request_id;
+    std::vector<BlockId> blocks;
+  };
+
+  std::map<std::uint64_t, Job> loads_;
+  std::map<std::uint64_t, Job> saves_;
   std::multiset<BlockId> loaded_blocks_;
   std::multiset<BlockId> saved_blocks_;
+  // Whose next write is one of the overlaps to be covered.
+  std::set<BlockId> after_cancelled_load_;
+  std::set<BlockId> after_queued_save_;
 };
 
 }  // namespace newmoon::sim

@@ -176,7 +176,15 @@ Result<WeightsReport> SimModelExecutor::weights_report(bool digest) {
   return report;
 }
 
+std::size_t SimModelExecutor::forward_steps_in_flight() const {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(steps_, [](const Step& step) { return !step.wants_token.empty(); }));
+}
+
 Status SimModelExecutor::sleep(int level) {
+  if (forward_steps_in_flight() > 0) {
+    verdict_.violation("W6", "the ranks are put to sleep while a step is in flight");
+  }
   return on_every_rank([this, level](std::size_t r) { ranks_[r]->sleep(level); });
 }
 

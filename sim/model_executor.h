@@ -29,6 +29,7 @@ class SimModelExecutor final : public ModelExecutor {
   // Called as each step is submitted.
   std::function<void(const SchedulerOutput&)> on_submit;
   std::size_t steps_in_flight() const { return steps_.size(); }
+  std::size_t forward_steps_in_flight() const;
   // Weights are on their way to some rank.
   bool moving() const { return moving_; }
 

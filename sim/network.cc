@@ -15,23 +15,29 @@ void SimTransport::connect(MessageHandler handler, const Process& server) {
   peers_.push_back(std::move(peer));
 }
 
+bool SimTransport::fault(unsigned percent) {
+  if (!kernel_.random().chance(percent)) return false;
+  if (on_fault) on_fault();
+  return true;
+}
+
 // Draws what the wire does to one message.
 void SimTransport::carry(Time& last, const Frames& frames,
                          const std::function<void(Frames)>& deliver,
                          const std::function<void()>& lost, const std::function<void()>& repeated) {
   Random& random = kernel_.random();
-  if (random.chance(faults_.loss_percent)) {
+  if (fault(faults_.loss_percent)) {
     kernel_.trace("lost", {frames.size()});
     lost();
     return;
   }
-  const bool slow = random.chance(faults_.slow_percent);
+  const bool slow = fault(faults_.slow_percent);
   const Duration delay =
       draw_duration(random, Duration{0}, slow ? faults_.slow_max : faults_.delay_max);
   last = std::max(last, kernel_.now() + delay);
   Frames sent = frames;
-  if (sent.size() > 1 && random.chance(faults_.cut_percent)) sent.pop_back();
-  if (random.chance(faults_.repeat_percent)) {
+  if (sent.size() > 1 && fault(faults_.cut_percent)) sent.pop_back();
+  if (fault(faults_.repeat_percent)) {
     const Time again = last + draw_duration(random, Duration{0}, faults_.slow_max);
     kernel_.post_at(again, [deliver, repeated, sent] {
       repeated();
@@ -44,9 +50,12 @@ void SimTransport::carry(Time& last, const Frames& frames,
 Status SimTransport::send(std::size_t peer, const Frames& frames) {
   ++sent_count_;
   const std::uint64_t connection = peers_[peer].connection;
+  const Time now = kernel_.now();
   carry(
       peers_[peer].last_request, frames,
-      [this, peer, connection](Frames sent) { deliver_request(peer, connection, std::move(sent)); },
+      [this, peer, connection, now](Frames sent) {
+        deliver_request(peer, connection, now, std::move(sent));
+      },
       [&] {
         if (on_lost) on_lost(peer, frames);
       },
@@ -54,21 +63,27 @@ Status SimTransport::send(std::size_t peer, const Frames& frames) {
   return {};
 }
 
-void SimTransport::deliver_request(std::size_t peer, std::uint64_t connection, Frames frames) {
+void SimTransport::deliver_request(std::size_t peer, std::uint64_t connection, Time asked,
+                                   Frames frames) {
   Peer& to = peers_[peer];
   if (to.connection != connection || !to.process->alive || !client_.alive) return;
-  to.thread->post([this, peer, connection, frames = std::move(frames)] {
-    peers_[peer].handler(
-        frames, [this, peer, connection](Frames reply) { answer(peer, connection, reply); });
+  to.thread->post([this, peer, connection, asked, frames = std::move(frames)] {
+    peers_[peer].handler(frames, [this, peer, connection, asked](Frames reply) {
+      answer(peer, connection, asked, reply);
+    });
   });
 }
 
-void SimTransport::answer(std::size_t peer, std::uint64_t connection, const Frames& frames) {
+void SimTransport::answer(std::size_t peer, std::uint64_t connection, Time asked,
+                          const Frames& frames) {
   Peer& from = peers_[peer];
   if (from.connection != connection || !from.process->alive) return;
   carry(
       from.last_answer, frames,
-      [this, peer, connection](Frames sent) { deliver_answer(peer, connection, std::move(sent)); },
+      [this, peer, connection, asked](Frames reply) {
+        if (on_answer) on_answer(kernel_.now() - asked);
+        deliver_answer(peer, connection, std::move(reply));
+      },
       [] {},
       [this, peer] {
         if (on_repeated) on_repeated(peer);

@@ -44,6 +44,10 @@ class SimTransport final : public ClientTransport {
   // answer is delivered again.
   std::function<void(std::size_t peer, const Frames& frames)> on_lost;
   std::function<void(std::size_t peer)> on_repeated;
+  // Told of each fault of the wire.
+  std::function<void()> on_fault;
+  // Told how long after its request an answer arrives.
+  std::function<void(Duration after)> on_answer;
   // Called before the client blocks.
   std::function<void()> on_wait;
   std::uint64_t sent_count() const { return sent_count_; }
@@ -64,10 +68,11 @@ class SimTransport final : public ClientTransport {
     Time last_answer{0};
   };
 
+  bool fault(unsigned percent);
   void carry(Time& last, const Frames& frames, const std::function<void(Frames)>& deliver,
              const std::function<void()>& lost, const std::function<void()>& repeated);
-  void deliver_request(std::size_t peer, std::uint64_t connection, Frames frames);
-  void answer(std::size_t peer, std::uint64_t connection, const Frames& frames);
+  void deliver_request(std::size_t peer, std::uint64_t connection, Time asked, Frames frames);
+  void answer(std::size_t peer, std::uint64_t connection, Time asked, const Frames& frames);
   void deliver_answer(std::size_t peer, std::uint64_t connection, Frames frames);
 
   Kernel& kernel_;

@@ -73,18 +73,25 @@ void SimRank::run() {
   running_ = false;
 }
 
+Duration SimRank::duration_of(const SchedulerOutput& step) {
+  Random& random = kernel_.random();
+  // A step without a forward pass only carries the connector's work.
+  if (step.input.sequences.empty()) {
+    return draw_duration(random, Duration{0}, std::chrono::microseconds(700));
+  }
+  if (sleep_level_ > 0) verdict_.violation("step", "a step is run while the model sleeps");
+  const bool stall = random.chance(options_.stall_percent);
+  if (stall) verdict_.note_fault();
+  return draw_duration(random, Duration{0}, stall ? options_.stall_max : options_.step_max);
+}
+
 RankOutput SimRank::run_step(const SchedulerOutput& step) {
   RankOutput output;
   if (!process_.alive) return output;
   if (on_step) on_step(step);
   kernel_.trace("step", {options_.rank, step.step_id, step.epoch, step.input.sequences.size()});
   if (worker_ != nullptr) start_jobs(step.connector);
-  if (!step.input.sequences.empty()) {
-    if (sleep_level_ > 0) verdict_.violation("step", "a step is run while the model sleeps");
-    const bool stall = kernel_.random().chance(options_.stall_percent);
-    kernel_.sleep_for(draw_duration(kernel_.random(), Duration{0},
-                                    stall ? options_.stall_max : options_.step_max));
-  }
+  kernel_.sleep_for(duration_of(step));
   for (const SequenceStep& sequence : step.input.sequences) {
     output.logits.push_back(run_sequence(sequence));
   }
@@ -95,11 +102,11 @@ RankOutput SimRank::run_step(const SchedulerOutput& step) {
 
 void SimRank::start_jobs(const ConnectorMetadata& metadata) {
   for (const LoadJob& job : metadata.loads) memory_.job_started(job);
-  for (const SaveJob& job : metadata.saves) memory_.job_started(job);
   worker_->start_load_kv(metadata);
 }
 
 WorkerReport SimRank::finish_jobs(const ConnectorMetadata& metadata) {
+  for (const SaveJob& job : metadata.saves) memory_.job_started(job);
   worker_->wait_for_save(metadata);
   WorkerReport report = worker_->get_finished();
   for (const LoadReport& load : report.loads) memory_.reported(load);
@@ -178,15 +185,23 @@ void SimRank::write_back(const SequenceStep& sequence) {
   }
 }
 
-void SimRank::write_weights(Epoch sealed_epoch, const std::function<void(RankWeights&)>& change) {
+// Counted before and after, as ModelExecutor::update_weights() promises.
+void SimRank::write_weights(std::optional<Epoch> sealed_epoch,
+                            const std::function<void(RankWeights&)>& change) {
+  if (worker_ != nullptr) worker_->note_weight_write(sealed_epoch.value_or(0));
+  kernel_.sleep_for(draw_duration(kernel_.random(), Duration{0}, std::chrono::microseconds(200)));
   change(weights_);
-  ++weight_writes_;
   kernel_.trace("weights", {options_.rank, weights_.of_rank(options_.rank)});
-  if (worker_ != nullptr) worker_->note_weight_write(sealed_epoch);
-  if (on_write) on_write();
+  if (on_write) on_write(sealed_epoch.has_value());
+  if (worker_ != nullptr) worker_->note_weight_write(sealed_epoch.value_or(0));
+  weight_writes_ += 2;
 }
 
 void SimRank::sleep(int level) {
+  if (memory_.jobs_outstanding() > 0) {
+    verdict_.violation("W6", "rank " + std::to_string(options_.rank) +
+                                 " is put to sleep while loads or saves use its memory");
+  }
   sleep_level_ = level;
   memory_.scribble(kernel_.random());
   for (auto& stream : slots_) stream.clear();

@@ -56,16 +56,20 @@ class SimRank {
           Verdict& verdict);
 
   void attach(StoreWorker* worker) { worker_ = worker; }  // null: no external tier
+  void initial_weights(const WeightUpdate& weights) { weights_.apply(weights); }
   // Told as each step begins and after each weights write.
   std::function<void(const SchedulerOutput&)> on_step;
-  std::function<void()> on_write;
+  std::function<void(bool announced)> on_write;
 
   void submit(const SchedulerOutput& step, std::function<void(RankOutput)> done);
   // Runs `action` on the forward thread, before (`ahead`) or behind what is queued.
   void call(std::function<void()> action, bool ahead);
 
   // --- on the forward thread, within call() ---
-  void write_weights(Epoch sealed_epoch, const std::function<void(RankWeights&)>& change);
+  // `sealed_epoch`: see StoreWorker::note_weight_write(); nullopt: the engine does not
+  // know of the write.
+  void write_weights(std::optional<Epoch> sealed_epoch,
+                     const std::function<void(RankWeights&)>& change);
   void sleep(int level);  // drops all KV; level 2 frees the weights too
   void wake_up(Epoch sealed_epoch);
 
@@ -78,6 +82,7 @@ class SimRank {
  private:
   void run();
   void enqueue(std::function<void()> work, bool ahead);
+  Duration duration_of(const SchedulerOutput& step);
   RankOutput run_step(const SchedulerOutput& step);
   void start_jobs(const ConnectorMetadata& metadata);
   WorkerReport finish_jobs(const ConnectorMetadata& metadata);

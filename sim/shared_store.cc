@@ -1,5 +1,7 @@
 #include "sim/shared_store.h"
 
+#include <utility>
+
 #include "sim/task_queue.h"
 
 namespace newmoon::sim {
@@ -7,6 +9,7 @@ namespace {
 
 // A put or get that moves nothing because its process died under it.
 Error dead() { return {Code::kUnavailable, "the process is dead"}; }
+std::uint64_t short_id(const ScopeId& scope) { return load_le<std::uint64_t>(scope.bytes.data()); }
 Error unreachable() { return {Code::kUnavailable, "the store cannot be reached"}; }
 
 }  // namespace
@@ -21,19 +24,25 @@ SimStore::SimStore(SharedStore& shared, std::size_t replica, const Process& proc
 
 bool SimStore::draw(unsigned percent) { return shared_.kernel.random().chance(percent); }
 
+bool SimStore::fault(unsigned percent) {
+  if (!draw(percent)) return false;
+  shared_.verdict.note_fault();
+  return true;
+}
+
 void SimStore::take_time() {
   Random& random = shared_.kernel.random();
-  const bool slow = draw(shared_.faults.slow_percent);
+  const bool slow = !std::exchange(shared_.was_slow, true) || draw(shared_.faults.slow_percent);
+  if (slow) shared_.verdict.note_fault();
   shared_.kernel.sleep_for(
       draw_duration(random, Duration{0}, slow ? shared_.faults.slow_max : shared_.faults.call_max));
 }
 
 // An error if the call as a whole comes to nothing.
 Status SimStore::begin_call() {
-  ++call_count_;
   if (on_call) on_call();
   if (!process_.alive) return std::unexpected(dead());
-  if (!draw(shared_.faults.call_fail_percent)) return {};
+  if (!fault(shared_.faults.call_fail_percent)) return {};
   take_time();
   return std::unexpected(unreachable());
 }
@@ -45,7 +54,6 @@ std::vector<Status> SimStore::put(std::span<const PutItem> items) {
     return results;
   }
   const Epoch before = epoch_();
-  ++puts_running_;
   // Some stores copy at once and publish late, others read the source late.
   const bool copy_first = draw(50);
   std::vector<Bytes> staged(items.size());
@@ -60,14 +68,13 @@ std::vector<Status> SimStore::put(std::span<const PutItem> items) {
     results[i] = put_one(items[i], copy_first ? &staged[i] : nullptr);
   }
   if (draw(30)) take_time();
-  --puts_running_;
   if (epoch_() != before) shared_.verdict.saw(Overlap::kPutAcrossFence);
   return results;
 }
 
 Status SimStore::put_one(const PutItem& item, const Bytes* staged) {
   if (!process_.alive) return std::unexpected(dead());
-  if (draw(shared_.faults.item_fail_percent)) {
+  if (fault(shared_.faults.item_fail_percent)) {
     return draw(50) ? fail(Code::kBusy, "no room now") : std::unexpected(unreachable());
   }
   PutItem real = item;
@@ -77,11 +84,11 @@ Status SimStore::put_one(const PutItem& item, const Bytes* staged) {
   } else if (memory_ != nullptr) {
     for (const ConstFragment part : item.payload) memory_->check_transfer_from(part.data());
   }
+  if (on_put) on_put();
   const std::string name = item.key.to_string();
   if (shared_.putter.emplace(name, replica_).second) shared_.keys.push_back(item.key);
   const Status stored = shared_.inner.put({&real, 1}).front();
-  shared_.kernel.trace("put", {replica_, item.key.shard.packed(),
-                               load_le<std::uint64_t>(item.key.scope.bytes.data()),
+  shared_.kernel.trace("put", {replica_, item.key.shard.packed(), short_id(item.key.scope),
                                item.key.block.event_int(), stored.has_value()});
   return stored;
 }
@@ -96,58 +103,68 @@ std::vector<Result<GetValue>> SimStore::get(std::span<const GetItem> items) {
   // Either way round: read, then deliver late; or wait, then read and deliver.
   const bool late = draw(50);
   if (!late) take_time();
-  for (const GetItem& item : items) results.push_back(get_one(item, late));
+  bool good = true;
+  for (const GetItem& item : items) {
+    Delivery delivery = get_one(item, late);
+    if (good && delivery.changed) ++corrupt_delivered_;
+    good = good && delivery.value && !delivery.changed;
+    results.push_back(std::move(delivery.value));
+  }
   if (draw(30)) take_time();
   if (epoch_() != before) shared_.verdict.saw(Overlap::kLoadAcrossFence);
   return results;
 }
 
-Result<GetValue> SimStore::get_one(const GetItem& item, bool late) {
-  const std::size_t bytes = total_bytes(item.payload);
-  Bytes delivered(bytes);
-  Result<GetValue> value = read(item, delivered);
+SimStore::Delivery SimStore::get_one(const GetItem& item, bool late) {
+  Bytes delivered(total_bytes(item.payload));
+  Delivery delivery = read(item, delivered);
+  const bool found = delivery.value.has_value();
   if (late) take_time();
-  if (!process_.alive) return std::unexpected(dead());
-  if (!value) {  // the contract leaves the bytes undefined: make them so
-    for (std::uint8_t& byte : delivered)
-      byte = static_cast<std::uint8_t>(shared_.kernel.random().next());
+  if (!process_.alive) return {std::unexpected(dead()), false};
+  if (!found) {  // the contract leaves the bytes undefined: make them so
+    const auto fill = static_cast<std::uint8_t>(shared_.kernel.random().next());
+    delivered.assign(delivered.size(), fill);
   }
   for (const Fragment part : item.payload) {
     if (memory_ != nullptr) memory_->check_transfer_to(part.data());
   }
   scatter(delivered, item.payload, false);
-  shared_.kernel.trace("get", {replica_, item.key.shard.packed(),
-                               load_le<std::uint64_t>(item.key.scope.bytes.data()),
-                               item.key.block.event_int(), value.has_value()});
-  return value;
+  if (found && on_loaded) on_loaded(item.key);
+  if (found && shared_.putter.at(item.key.to_string()) != replica_) {
+    shared_.verdict.saw(Overlap::kReplicaHit);
+  }
+  shared_.kernel.trace("get", {replica_, item.key.shard.packed(), short_id(item.key.scope),
+                               item.key.block.event_int(), found});
+  return delivery;
 }
 
 // What the store delivers for an item, faults included.
-Result<GetValue> SimStore::read(const GetItem& item, MutableByteView to) {
-  if (draw(shared_.faults.item_fail_percent)) return std::unexpected(unreachable());
-  if (draw(shared_.faults.forget_percent)) {
+SimStore::Delivery SimStore::read(const GetItem& item, MutableByteView to) {
+  if (fault(shared_.faults.item_fail_percent)) return {std::unexpected(unreachable()), false};
+  if (fault(shared_.faults.forget_percent)) {
     shared_.verdict.saw(Overlap::kMissingValue);
-    return fail(Code::kMiss, "not there any more");
+    return {fail(Code::kMiss, "not there any more"), false};
   }
   const Fragment whole(to);
   GetItem real{.key = item.key, .payload = {&whole, 1}, .checksum = item.checksum};
   const Key* other = draw(shared_.faults.misdirect_percent) ? other_key(item.key) : nullptr;
   if (other != nullptr) real.key = *other;
-  Result<GetValue> value = shared_.inner.get({&real, 1}).front();
-  if (!value) {
-    if (value.error().code == Code::kMiss) shared_.verdict.saw(Overlap::kMissingValue);
-    return value;
+  Delivery delivery{shared_.inner.get({&real, 1}).front()};
+  if (!delivery.value) {
+    if (delivery.value.error().code == Code::kMiss) shared_.verdict.saw(Overlap::kMissingValue);
+    return delivery;
   }
   if (other != nullptr) {
+    shared_.verdict.note_fault();
     shared_.verdict.saw(Overlap::kMisdirectedValue);
-    ++corrupt_delivered_;
-  } else if (draw(shared_.faults.corrupt_percent)) {
+    delivery.changed = true;
+  } else if (fault(shared_.faults.corrupt_percent)) {
     shared_.verdict.saw(Overlap::kCorruptValue);
-    ++corrupt_delivered_;
+    delivery.changed = true;
     to[shared_.kernel.random().below(to.size())] ^= 0x10;
-    value->payload_checksum = item.checksum ? checksum_of({&whole, 1}) : 0;
+    delivery.value->payload_checksum = item.checksum ? checksum_of({&whole, 1}) : 0;
   }
-  return value;
+  return delivery;
 }
 
 const Key* SimStore::other_key(const Key& key) {
@@ -169,11 +186,9 @@ Result<std::size_t> SimStore::hit_prefix(const ScopeId& scope, std::span<const S
 
 Status SimStore::purge_scope(const ScopeId& scope, bool for_good) {
   if (const Status begun = begin_call(); !begun) return begun;
-  if (on_purge) on_purge(scope, for_good);
   take_time();
   if (!process_.alive) return std::unexpected(dead());
-  if (for_good) shared_.purged.insert(scope);
-  shared_.kernel.trace("purge", {replica_, load_le<std::uint64_t>(scope.bytes.data()), for_good});
+  shared_.kernel.trace("purge", {replica_, short_id(scope), for_good});
   return shared_.inner.purge_scope(scope, for_good);
 }
 
@@ -183,6 +198,7 @@ void SimStore::describe_scope(const ScopeId& scope, const std::string& descripti
 
 Result<std::uint64_t> SimStore::remove_all() {
   if (const Status begun = begin_call(); !begun) return std::unexpected(begun.error());
+  if (on_remove_all) on_remove_all();
   take_time();
   if (!process_.alive) return std::unexpected(dead());
   shared_.kernel.trace("remove_all", {replica_});

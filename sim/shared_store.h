@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -40,8 +39,7 @@ struct SharedStore {
   // Every key anyone put, in the order of the first put, and who put it.
   std::vector<Key> keys;
   std::unordered_map<std::string, std::size_t> putter;
-  std::set<ScopeId> purged;  // for good
-  std::uint64_t corrupt_delivered = 0;
+  bool was_slow = false;  // some call: every run has at least one
 };
 
 class SimStore final : public KvStore {
@@ -53,10 +51,11 @@ class SimStore final : public KvStore {
 
   // Called before anything else in each call.
   std::function<void()> on_call;
-  // Called when a scope is purged, before it is.
-  std::function<void(const ScopeId& scope, bool for_good)> on_purge;
-  std::uint64_t call_count() const { return call_count_; }
-  std::size_t puts_running() const { return puts_running_; }
+  // Called as values are stored, after a value was delivered, and before all go.
+  std::function<void()> on_put;
+  std::function<void(const Key&)> on_loaded;
+  std::function<void()> on_remove_all;
+  // Calls that delivered a changed value as the first bad one of a get.
   std::uint64_t corrupt_delivered() const { return corrupt_delivered_; }
 
   std::vector<Status> put(std::span<const PutItem> items) override;
@@ -74,9 +73,14 @@ class SimStore final : public KvStore {
   Status begin_call();
   void take_time();
   bool draw(unsigned percent);
+  bool fault(unsigned percent);
   Status put_one(const PutItem& item, const Bytes* staged);
-  Result<GetValue> get_one(const GetItem& item, bool late);
-  Result<GetValue> read(const GetItem& item, MutableByteView to);
+  struct Delivery {
+    Result<GetValue> value;
+    bool changed = false;  // not the bytes that were put under the key
+  };
+  Delivery get_one(const GetItem& item, bool late);
+  Delivery read(const GetItem& item, MutableByteView to);
   const Key* other_key(const Key& key);
 
   SharedStore& shared_;
@@ -84,8 +88,6 @@ class SimStore final : public KvStore {
   const Process& process_;
   SimMemory* const memory_;
   const std::function<Epoch()> epoch_;
-  std::uint64_t call_count_ = 0;
-  std::size_t puts_running_ = 0;
   std::uint64_t corrupt_delivered_ = 0;
 };
 

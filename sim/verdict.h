@@ -68,12 +68,15 @@ class Verdict {
   bool ok() const { return violations_.empty(); }
 
   void saw(Overlap overlap) { ++overlaps_[static_cast<std::size_t>(overlap)]; }
+  void note_fault() { ++fault_count_; }
+  std::uint64_t fault_count() const { return fault_count_; }
   const OverlapCounts& overlaps() const { return overlaps_; }
 
  private:
   Kernel& kernel_;
   std::vector<std::string> violations_;
   OverlapCounts overlaps_{};
+  std::uint64_t fault_count_ = 0;
 };
 
 }  // namespace newmoon::sim

@@ -1,0 +1,189 @@
+// Trainers: how new weights come, in the ways of the frameworks that do it, and what
+// must hold afterwards.
+#include <algorithm>
+
+#include "sim/world.h"
+
+namespace newmoon::sim {
+namespace {
+
+using std::chrono::milliseconds;
+
+}  // namespace
+
+void World::trainer(std::size_t number) {
+  for (const PlannedEpisode& episode : plan_.episodes) {
+    if (episode.replica != number) continue;
+    kernel_.sleep_until(episode.at);
+    Replica& engine = replica(number);
+    kernel_.trace("episode", {number, static_cast<std::uint64_t>(episode.protocol)});
+    play(episode, engine);
+    if (engine.alive()) resume(engine);
+  }
+}
+
+void World::play(const PlannedEpisode& episode, Replica& engine) {
+  switch (episode.protocol) {
+    case Protocol::kPauseAbort:
+      engine.pause(PauseMode::kAbort, true);
+      return bring_weights(episode, engine);
+    case Protocol::kPauseWait:
+      engine.pause(PauseMode::kWait, true);
+      return bring_weights(episode, engine);
+    case Protocol::kPauseKeep:
+      engine.pause(PauseMode::kKeep, true);
+      return bring_weights(episode, engine);
+    case Protocol::kPauseKeepMix:
+      engine.pause(PauseMode::kKeep, false);
+      return bring_weights(episode, engine);
+    case Protocol::kInFlight:
+      return bring_weights(episode, engine);
+    case Protocol::kSleep1:
+      return sleep_and_update(episode, engine, 1);
+    case Protocol::kSleep2:
+      verdict_.saw(Overlap::kSleepLevel2);
+      return sleep_and_update(episode, engine, 2);
+    case Protocol::kNoFinish:
+      verdict_.saw(Overlap::kUpdateWithoutFinish);
+      (void)engine.update(episode.update);
+      dwell(episode);
+      return repeat_resets(episode, engine);
+    case Protocol::kResetOnly:
+      return repeat_resets(episode, engine);
+    case Protocol::kPauseOnly:
+      engine.pause(static_cast<PauseMode>(episode.pause_mode), episode.clear_cache);
+      return dwell(episode);
+    case Protocol::kPartialFailure:
+      return update_and_fail(episode, engine);
+    case Protocol::kUnannounced:
+      for (std::size_t rank = 0; rank < plan_.ranks; ++rank) {
+        engine.write_unannounced(rank, episode.update);
+        dwell(episode);
+      }
+      return;
+    case Protocol::kCrash:
+      return crash(episode, engine);
+    case Protocol::kCount:
+      return;
+  }
+}
+
+void World::bring_weights(const PlannedEpisode& episode, Replica& engine) {
+  engine.call([](EngineCore& core) { (void)core.start_weight_update(); });
+  dwell(episode);
+  (void)engine.update(episode.update);
+  dwell(episode);
+  finish_update(engine);
+  repeat_resets(episode, engine);
+}
+
+void World::finish_update(Replica& engine) {
+  engine.call([&](EngineCore& core) {
+    (void)core.finish_weight_update("v" + std::to_string(engine.update_count()));
+  });
+}
+
+void World::repeat_resets(const PlannedEpisode& episode, Replica& engine) {
+  for (int i = 0; i < episode.resets; ++i) {
+    engine.reset(episode.reset_running, true);
+    dwell(episode);
+  }
+}
+
+// verl: pause, sleep, wake, update, resets.
+void World::sleep_and_update(const PlannedEpisode& episode, Replica& engine, int level) {
+  const auto mode = static_cast<PauseMode>(episode.pause_mode);
+  const std::optional<SleepAnswer> asleep = engine.sleep(level, mode);
+  dwell(episode);
+  // An engine that could not fall asleep in time is only paused.
+  if (asleep && asleep->status) engine.wake_up();
+  bring_weights(episode, engine);
+}
+
+void World::update_and_fail(const PlannedEpisode& episode, Replica& engine) {
+  const bool session = episode.finish;
+  if (session) engine.call([](EngineCore& core) { (void)core.start_weight_update(); });
+  engine.fail_next_update(episode.rank, episode.torn);
+  const Status status = engine.update(episode.update);
+  if (engine.alive() && status) {
+    verdict_.violation("update", "an update that failed on a rank is reported as done");
+  }
+  dwell(episode);
+  if (episode.clear_cache) (void)engine.update(episode.update);
+  dwell(episode);
+  if (session) finish_update(engine);
+}
+
+// A rank dies; a while later the engine is restarted, while what it had under way on
+// the other ranks may still go on.
+void World::crash(const PlannedEpisode& episode, Replica& engine) {
+  engine.crash(episode.rank);
+  kernel_.sleep_for(episode.dwell + milliseconds(1));
+  if (episode.clear_cache) engine.reset(episode.reset_running, true);
+  engine.stop_engine();
+  lose_requests(engine.number());
+  start_replica(engine.number());
+  kernel_.sleep_for(milliseconds(5));
+  engine.stop_ranks();
+}
+
+void World::resume(Replica& engine) {
+  engine.call([](EngineCore& core) {
+    if (core.is_paused()) (void)core.resume_generation();
+  });
+}
+
+// --- what must hold at the end ---
+
+// Contract W8: weights that come back find their blocks again.
+void World::probe(std::size_t number) {
+  Replica& engine = replica(number);
+  kernel_.sleep_for(milliseconds(100));  // ranks that fell silent are heard again
+  PlannedEpisode back;
+  back.update = full_weights(0);
+  bring_weights(back, engine);
+  const Fence& fence = engine.fence();
+  if (fence.sealed()) return;  // ranks disagree for good: there is no external tier
+  const PlannedRequest* best = nullptr;
+  std::size_t best_blocks = 0;
+  for (const PlannedRequest& planned : plan_.requests) {
+    std::vector<BlockHash> hashes;
+    ExtraKeys extra;
+    extra.cache_salt = planned.cache_salt;
+    (void)hasher_.extend(planned.prompt, extra, hashes);
+    const std::size_t blocks =
+        memory_store_.hit_prefix(*fence.scope_id(), engine.shards(), hashes).value_or(0);
+    if (blocks <= best_blocks) continue;
+    best = &planned;
+    best_blocks = blocks;
+  }
+  PlannedRequest probe = best != nullptr ? *best : plan_.requests.front();
+  probe.replica = number;
+  probe.id = "probe";
+  probe.max_tokens = 3;
+  const Ticket* ticket = submit(probe);
+  const Time limit = kernel_.now() + std::chrono::seconds(2);
+  while (ticket != nullptr && !ticket->finished && kernel_.now() < limit) {
+    kernel_.sleep_for(milliseconds(1));
+  }
+  if (ticket == nullptr || !ticket->finished) {
+    verdict_.violation("progress", "a request to an engine at rest does not end");
+    return;
+  }
+  const auto size = static_cast<std::size_t>(plan_.block_size);
+  const std::size_t leave =
+      std::max<std::size_t>(1, static_cast<std::size_t>(plan_.prefill_tokens_min));
+  const std::size_t usable = (probe.prompt.size() - leave) / size;
+  check_probe(*ticket, std::min(best_blocks, usable) * size);
+}
+
+void World::check_probe(const Ticket& ticket, std::size_t expected_tokens) {
+  if (!plan_.digest || expected_tokens < std::max<std::size_t>(1, plan_.min_load_tokens)) return;
+  const RequestCounters& counters = ticket.end->counters;
+  if (counters.local_hit_tokens + counters.external_hit_tokens >= expected_tokens) return;
+  verdict_.violation("W8", "the weights came back, " + std::to_string(expected_tokens) +
+                               " tokens of a prompt are in the store, and " +
+                               std::to_string(counters.external_hit_tokens) + " were found");
+}
+
+}  // namespace newmoon::sim
