@@ -1,0 +1,124 @@
+#include "engine/engine_loop.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <future>
+
+#include "engine/local_executor.h"
+#include "model/test_model_runner.h"
+
+namespace newmoon {
+namespace {
+
+using namespace std::chrono_literals;
+
+class EngineLoopTest : public ::testing::Test {
+ protected:
+  EngineLoopTest() {
+    EXPECT_TRUE(core_.start());
+    loop_.emplace(core_, executor_, clock_);
+  }
+
+  RequestInput input(const RequestId& id, std::uint32_t max_tokens) {
+    RequestInput input;
+    input.id = id;
+    input.prompt = {1, 2, 3, 4, 5};
+    input.max_tokens = max_tokens;
+    return input;
+  }
+  // The whole output, once it has finished.
+  struct Generation {
+    std::vector<Token> tokens;
+    RequestOutput last;
+  };
+  std::future<Generation> generate(RequestInput input) {
+    auto promise = std::make_shared<std::promise<Generation>>();
+    auto so_far = std::make_shared<Generation>();
+    loop_->add_request(std::move(input), [promise, so_far](RequestOutput output) {
+      for (const SampledToken& token : output.tokens) so_far->tokens.push_back(token.token);
+      if (!output.finished) return;
+      so_far->last = std::move(output);
+      promise->set_value(*so_far);
+    });
+    return promise->get_future();
+  }
+
+  SystemClock clock_;
+  TestModelRunner::Options model_;
+  std::unique_ptr<KvArena> arena_ = *KvArena::create(TestModelRunner::kv_layout(model_), 256);
+  TestModelRunner runner_{model_, *arena_};
+  Fence fence_{{.name_space = "", .model = "m", .layout = "l", .incarnation = {}}};
+  BlockPool pool_{{.block_count = 256, .block_size = model_.block_size}, fence_.epoch()};
+  BlockHasher hasher_{HashAlgo::kSha256Cbor, model_.block_size, "0"};
+  LocalExecutor executor_{
+      {.runner = runner_, .workers = {}, .arena = arena_.get(), .clock = clock_}};
+  EngineCore core_{{},
+                   {.scheduler = {.info = runner_.info(),
+                                  .hasher = hasher_,
+                                  .fence = fence_,
+                                  .pool = pool_,
+                                  .connector = nullptr,
+                                  .clock = clock_,
+                                  .purge = {}},
+                    .executor = executor_}};
+  std::optional<EngineLoop> loop_;
+};
+
+TEST_F(EngineLoopTest, GeneratesForSeveralThreads) {
+  std::vector<std::thread> threads;
+  std::vector<Generation> results(6);
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    threads.emplace_back(
+        [&, i] { results[i] = generate(input("r" + std::to_string(i), 20)).get(); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const std::vector<Token> prompt = {1, 2, 3, 4, 5};
+  for (const Generation& result : results) {
+    EXPECT_EQ(result.tokens, TestModelRunner::cold_tokens(model_, 1, prompt, 20));
+  }
+}
+
+TEST_F(EngineLoopTest, BadRequestEndsAtOnceWithItsError) {
+  RequestInput bad = input("r", 5);
+  bad.prompt.clear();
+  const Generation result = generate(bad).get();
+  EXPECT_EQ(result.last.status, RequestStatus::kFinishedError);
+  EXPECT_THAT(result.last.error, ::testing::HasSubstr("prompt is empty"));
+}
+
+TEST_F(EngineLoopTest, PauseResetAndResumeWhileGenerating) {
+  std::future<Generation> running = generate(input("r", 200));
+  const Result<PauseAnswer> paused = loop_->pause_generation(PauseMode::kKeep, true, 5s);
+  ASSERT_TRUE(paused.has_value());
+  EXPECT_TRUE(paused->complete);
+  const Result<CacheResetAnswer> reset = loop_->reset_prefix_cache(true, true, 5s);
+  ASSERT_TRUE(reset.has_value());
+  EXPECT_TRUE(reset->success);
+  const auto resumed =
+      loop_->call<Status>([](EngineCore& core) { return core.resume_generation(); }, 5s);
+  ASSERT_TRUE(resumed.has_value() && resumed->has_value());
+  const std::vector<Token> prompt = {1, 2, 3, 4, 5};
+  EXPECT_EQ(running.get().tokens, TestModelRunner::cold_tokens(model_, 1, prompt, 200));
+}
+
+TEST_F(EngineLoopTest, CallThatTheEngineDoesNotGetToEndsByItsDeadline) {
+  std::promise<void> release;
+  std::shared_future<void> released = release.get_future();
+  loop_->post([released](EngineCore&) { released.wait(); });
+  const auto answer = loop_->call<int>([](EngineCore&) { return 1; }, 1ms);
+  ASSERT_FALSE(answer.has_value());
+  EXPECT_EQ(answer.error().code, Code::kDeadline);
+  release.set_value();
+}
+
+TEST_F(EngineLoopTest, StopAbortsWhatRunsAndRefusesTheRest) {
+  std::future<Generation> running = generate(input("r", 240));
+  loop_->stop();
+  EXPECT_EQ(running.get().last.status, RequestStatus::kFinishedAborted);
+  EXPECT_EQ(generate(input("late", 1)).get().last.status, RequestStatus::kFinishedError);
+  EXPECT_EQ(loop_->pause_generation(PauseMode::kKeep, false, 1s).error().code, Code::kUnavailable);
+}
+
+}  // namespace
+}  // namespace newmoon
