@@ -1,5 +1,5 @@
 // The real transport: ZeroMQ over ipc sockets (base/transport.h is the seam). Only
-// this file and its .cc know libzmq. No TCP: an open port without keys lets anyone
+// this file's .cc knows libzmq, and store/zmq_socket.cc, where payloads are not copied. No TCP: an open port without keys lets anyone
 // on the network reset a cache.
 //
 // Envelopes. A message on the wire may start with an empty delimiter frame (REQ and

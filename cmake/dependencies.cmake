@@ -4,12 +4,12 @@
 find_package(Threads REQUIRED)
 find_package(OpenSSL REQUIRED COMPONENTS Crypto)  # SHA-256: hash/
 find_package(PkgConfig REQUIRED)
-pkg_check_modules(ZMQ REQUIRED IMPORTED_TARGET libzmq)     # base/zmq_transport.cc
+pkg_check_modules(ZMQ REQUIRED IMPORTED_TARGET libzmq)     # base/zmq_transport.cc, store/zmq_socket.cc
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)  # hash/
 find_package(nlohmann_json 3.11 REQUIRED)  # cli/: --json files
 find_package(CLI11 REQUIRED)               # cli/: options
 
-# msgpack: admin/ and store/ipc. Header-only; without Boost.
+# msgpack: admin/. Header-only; without Boost.
 add_library(newmoon_msgpack INTERFACE)
 target_compile_definitions(newmoon_msgpack INTERFACE MSGPACK_NO_BOOST)
 

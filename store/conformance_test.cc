@@ -7,7 +7,10 @@
 #include <memory>
 #include <thread>
 
+#include "base/testing/temp_dir.h"
 #include "store/faulty_store.h"
+#include "store/ipc_server.h"
+#include "store/ipc_store.h"
 #include "store/memory_store.h"
 #include "store/testing/blocks.h"
 
@@ -64,6 +67,21 @@ StoreParts make_faulty(std::uint64_t budget_bytes) {
   return setup;
 }
 
+// Server and client in one process, over a real socket.
+StoreParts make_ipc(std::uint64_t budget_bytes) {
+  StoreParts setup = make_memory(budget_bytes);
+  const auto& directory = setup.add<TempDir>();
+  auto server = StoreServer::start(directory.endpoint("store"), *setup.store);
+  EXPECT_TRUE(server) << server.error().message;
+  setup.parts.push_back(std::move(*server));
+  auto client = IpcStore::open(directory.endpoint("store"), setup.add<SystemClock>(),
+                               {.timeout = std::chrono::seconds(60)});
+  EXPECT_TRUE(client) << client.error().message;
+  setup.store = client->get();
+  setup.parts.push_back(std::move(*client));
+  return setup;
+}
+
 class StoreConformance : public ::testing::TestWithParam<Backend> {
  protected:
   static constexpr std::uint64_t kBudget = 16 << 20;
@@ -81,7 +99,8 @@ class StoreConformance : public ::testing::TestWithParam<Backend> {
 
 INSTANTIATE_TEST_SUITE_P(Backends, StoreConformance,
                          ::testing::Values(Backend{"memory", make_memory},
-                                           Backend{"faulty", make_faulty}),
+                                           Backend{"faulty", make_faulty},
+                                           Backend{"ipc", make_ipc}),
                          [](const auto& info) { return info.param.name; });
 
 Code code_of(const auto& result) { return result ? Code::kInternal : result.error().code; }

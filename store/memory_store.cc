@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "store/page_pool.h"
+#include "store/put_check.h"
 #include "store/recent_map.h"
 #include "store/scope_index.h"
 #include "store/slot_arena.h"
@@ -18,21 +19,6 @@ namespace newmoon {
 namespace {
 
 constexpr std::size_t kDescriptionBytesMax = 1024;
-
-Status check_put(const PutItem& item) {
-  const ValueHeader& header = item.header;
-  const ValueHeader named = make_header(item.key, header.layout_id, total_bytes(item.payload));
-  if (header.payload_bytes != named.payload_bytes) {
-    return fail(Code::kBadRequest, "put: header says " + std::to_string(header.payload_bytes) +
-                                       " payload bytes, the fragments hold " +
-                                       std::to_string(named.payload_bytes));
-  }
-  if (header.scope_id != named.scope_id || header.shard != named.shard ||
-      header.block_hash != named.block_hash || header.block_hash_bytes != named.block_hash_bytes) {
-    return fail(Code::kBadRequest, "put: header is not of key " + item.key.to_string());
-  }
-  return {};
-}
 
 // Of the slabs of large values, and of small ones in a scope that holds many: large
 // enough for huge pages, small enough for a share of the budget to be worth a size.
