@@ -1,6 +1,6 @@
 // The real transport: ZeroMQ over ipc sockets (base/transport.h is the seam). Only
-// this file's .cc knows libzmq, and store/zmq_socket.cc, where payloads are not copied. No TCP: an open port without keys lets anyone
-// on the network reset a cache.
+// this file's .cc knows libzmq, and store/zmq_socket.cc, where payloads are not
+// copied. No TCP: an open port without keys lets anyone on the network reset a cache.
 //
 // Envelopes. A message on the wire may start with an empty delimiter frame (REQ and
 // our own client), with a 4-byte correlation id and the delimiter (REQ with

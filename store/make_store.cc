@@ -1,0 +1,39 @@
+#include "store/make_store.h"
+
+#include <utility>
+
+#include "store/ipc_store.h"
+#include "store/memory_store.h"
+
+namespace newmoon {
+namespace {
+
+Result<std::unique_ptr<KvStore>> make_memory(const StoreOptions& options, Clock& clock,
+                                             Executor& executor) {
+  if (options.budget_bytes == 0) {
+    return fail(Code::kBadRequest,
+                "--store-bytes 0: the memory store needs a budget; for no external tier use "
+                "--store none");
+  }
+  return std::make_unique<MemoryStore>(MemoryStoreOptions{.budget_bytes = options.budget_bytes},
+                                       clock, executor);
+}
+
+Result<std::unique_ptr<KvStore>> make_ipc(const std::string& url, const StoreOptions& options,
+                                          Clock& clock) {
+  Result<std::unique_ptr<IpcStore>> store =
+      IpcStore::open(url, clock, {.timeout = options.timeout});
+  if (!store) return std::unexpected(store.error());
+  return std::move(*store);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<KvStore>> make_store(const std::string& url, const StoreOptions& options,
+                                            Clock& clock, Executor& executor) {
+  if (url == "memory") return make_memory(options, clock, executor);
+  if (url.starts_with("ipc://")) return make_ipc(url, options, clock);
+  return fail(Code::kBadRequest, "store '" + url + "' is unknown; use memory, ipc://PATH or none");
+}
+
+}  // namespace newmoon

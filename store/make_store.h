@@ -1,0 +1,28 @@
+// A store by its URL, as `--store` has it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "base/executor.h"
+#include "base/result.h"
+#include "store/kv_store.h"
+
+namespace newmoon {
+
+struct StoreOptions {
+  std::uint64_t budget_bytes = 0;              // memory: required
+  Duration timeout = std::chrono::seconds(1);  // ipc: of a call
+};
+
+// "memory": a MemoryStore in this process; "ipc://PATH": one that
+// `newmoon store-server` shares. (No external tier, "none", is the caller's to see.)
+// `clock` and `executor` (frees memory behind; used by "memory" only) must outlive the
+// store and the executor's queued tasks.
+// kBadRequest: another URL, or a budget of 0 bytes for "memory".
+Result<std::unique_ptr<KvStore>> make_store(const std::string& url, const StoreOptions& options,
+                                            Clock& clock, Executor& executor);
+
+}  // namespace newmoon
