@@ -2,12 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <bit>
-#include <fstream>
 #include <numeric>
 #include <sstream>
 
+#include "base/testing/formats_page.h"
 #include "hash/block_hash.h"
 #include "hash/scope.h"
 #include "hash/sha256.h"
@@ -16,45 +15,12 @@
 namespace newmoon {
 namespace {
 
+using newmoon::testing::bytes_example;
+using newmoon::testing::example_lines;
+using newmoon::testing::formats_page;
+using newmoon::testing::hex_example;
+
 constexpr std::string_view kLayout = "block=16;dtype=bf16;tp=2";
-
-const std::vector<std::string>& page() {
-  static const auto* const kLines = [] {
-    std::ifstream file(NEWMOON_SOURCE_DIR "/docs/formats.md");
-    auto* const lines = new std::vector<std::string>;
-    for (std::string line; std::getline(file, line);) lines->push_back(line);
-    return lines;
-  }();
-  return *kLines;
-}
-
-// The lines of the fenced example that begins with "```<name>".
-std::vector<std::string> example(const std::string& name) {
-  auto line = std::ranges::find(page(), "```" + name);
-  std::vector<std::string> lines;
-  if (line == page().end()) {
-    ADD_FAILURE() << "docs/formats.md has no example " << name;
-    return lines;
-  }
-  while (++line != page().end() && *line != "```") lines.push_back(*line);
-  return lines;
-}
-
-std::string hex_example(const std::string& name) {
-  std::string hex;
-  for (const std::string& line : example("hex " + name)) {
-    std::ranges::copy_if(line.substr(0, line.find('#')), std::back_inserter(hex),
-                         [](char c) { return c != ' '; });
-  }
-  EXPECT_FALSE(hex.empty()) << name;
-  return hex;
-}
-
-Bytes bytes_example(const std::string& name) {
-  const std::optional<Bytes> bytes = from_hex(hex_example(name));
-  EXPECT_TRUE(bytes) << name << " is not hex";
-  return bytes.value_or(Bytes());
-}
 
 struct BlockExample {
   explicit BlockExample(HashAlgo algo) : hasher(algo, 16, "0"), tokens(16) {
@@ -89,7 +55,8 @@ TEST(FormatsPageTest, BlockHashOfCbor) {
   EXPECT_EQ(BlockExample(HashAlgo::kXxhashCbor).hash().hex(),
             hex_example("block-hash-xxhash-cbor"));
   const std::string event_int = std::to_string(block.hash().event_int());
-  EXPECT_THAT(page(), testing::Contains(testing::HasSubstr("event integer is " + event_int)));
+  EXPECT_THAT(formats_page(),
+              ::testing::Contains(::testing::HasSubstr("event integer is " + event_int)));
 }
 
 TEST(FormatsPageTest, BlockHashOfPickle) {
@@ -108,7 +75,7 @@ TEST(FormatsPageTest, Scope) {
 }
 
 Key key_example() {
-  const std::vector<std::string> lines = example("key");
+  const std::vector<std::string> lines = example_lines("key");
   EXPECT_EQ(lines.size(), 1u);
   return parse_key(lines.at(0)).value();
 }
@@ -146,7 +113,7 @@ void PrintTo(const Field& field, std::ostream* out) {
 // The rows "| <offset> | <bytes> | `<name>` |" of the page: those of the value header.
 std::vector<Field> header_table() {
   std::vector<Field> fields;
-  for (const std::string& line : page()) {
+  for (const std::string& line : formats_page()) {
     std::istringstream words(line);
     std::string bar, name;
     Field field;
@@ -164,7 +131,7 @@ std::vector<Field> header_table() {
 TEST(FormatsPageTest, ValueHeaderTable) {
   EXPECT_THAT(
       header_table(),
-      testing::IsSupersetOf(
+      ::testing::IsSupersetOf(
           {NEWMOON_FIELD(magic), NEWMOON_FIELD(version), NEWMOON_FIELD(header_bytes),
            NEWMOON_FIELD(payload_bytes), NEWMOON_FIELD(layout_id), NEWMOON_FIELD(scope_id),
            NEWMOON_FIELD(block_hash), NEWMOON_FIELD(shard), NEWMOON_FIELD(checksum),
