@@ -37,6 +37,7 @@ int main(int argc, char** argv) {
   newmoon::add_rollout_command(app, exit_code);
   newmoon::add_engine_process_command(app, exit_code);
 #endif
+  newmoon::add_seed_command(app, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
