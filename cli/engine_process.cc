@@ -10,9 +10,11 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/demo_weights.h"
+#include "cli/fault_spec.h"
 #include "engine/engine_stack.h"
 #include "model/llama_tokenizer.h"
-#include "store/memory_store.h"
+#include "store/faulty_store.h"
+#include "store/make_store.h"
 
 namespace newmoon {
 namespace {
@@ -22,6 +24,7 @@ using Json = nlohmann::json;
 constexpr int kContextTokensMax = 2048;
 constexpr int kSequencesMax = 6;
 constexpr std::size_t kBlockCount = 960;
+constexpr Duration kStoreTimeout = std::chrono::seconds(5);
 constexpr Duration kPauseTimeout = std::chrono::seconds(5);
 constexpr Duration kWaitPauseTimeout = std::chrono::seconds(60);  // requests run to their end
 constexpr Duration kIdle = std::chrono::microseconds(300);
@@ -70,6 +73,7 @@ class EngineProcess {
 
  private:
   Status open_store();
+  Status open_stack();
   Status first_weights();
 
   Result<Json> handle(const Json& request);
@@ -103,7 +107,10 @@ class EngineProcess {
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<KvArena> arena_;
   std::optional<DemoWeights> weights_;
+  FaultSpec faults_;
+  ThreadExecutor frees_{"nm-frees"};
   std::unique_ptr<KvStore> store_;
+  std::unique_ptr<KvStore> faulty_store_;  // around store_, if there are faults for it
   std::unique_ptr<EngineStack> stack_;
   std::map<RequestId, Generation> generations_;
 };
@@ -111,6 +118,9 @@ class EngineProcess {
 // --- start ---
 
 Status EngineProcess::start() {
+  Result<FaultSpec> faults = parse_fault_spec(options_.faults);
+  if (!faults) return std::unexpected(faults.error());
+  faults_ = std::move(*faults);
   LlamaOptions llama{.model_path = options_.files.base,
                      .mode = options_.mode == "fast" ? LlamaMode::kFast : LlamaMode::kExact,
                      .threads = options_.threads,
@@ -129,21 +139,7 @@ Status EngineProcess::start() {
   if (const Status weights = first_weights(); !weights) return weights;
   if (const Status opened = open_store(); !opened) return opened;
 
-  EngineStack::Options stack;
-  stack.core.identity = IdentityMode::kDigest;
-  stack.core.name_space = "rollout";
-  stack.core.weight_version = options_.weights;
-  stack.rank_count = options_.ranks;
-  stack.engine_id = options_.name;
-  Result<std::unique_ptr<EngineStack>> started = EngineStack::start(stack, {.runner = *runner_,
-                                                                            .arena = *arena_,
-                                                                            .store = store_.get(),
-                                                                            .clock = clock_,
-                                                                            .random = random_,
-                                                                            .wrap_transport = {}});
-  if (!started) return std::unexpected(started.error());
-  stack_ = std::move(*started);
-  return {};
+  return open_stack();
 }
 
 // Before the engine exists: it has only ever held these.
@@ -162,8 +158,37 @@ Status EngineProcess::first_weights() {
 
 Status EngineProcess::open_store() {
   if (options_.store == "none") return {};
-  static ThreadExecutor frees("frees");
-  store_ = std::make_unique<MemoryStore>(MemoryStoreOptions{.budget_bytes = std::size_t{1} << 30}, clock_, frees);
+  Result<std::unique_ptr<KvStore>> store =
+      make_store(options_.store, {.timeout = kStoreTimeout}, clock_, frees_);
+  if (!store) return std::unexpected(store.error());
+  store_ = std::move(*store);
+  if (!faults_.store.empty()) {
+    faulty_store_ = std::make_unique<FaultyStore>(*store_, faults_.store, clock_, random_);
+  }
+  return {};
+}
+
+Status EngineProcess::open_stack() {
+  EngineStack::Options options;
+  options.core.identity = IdentityMode::kDigest;
+  options.core.name_space = "rollout";
+  options.core.weight_version = options_.weights;
+  options.rank_count = options_.ranks;
+  options.engine_id = options_.name;
+  EngineStack::Parts parts{.runner = *runner_,
+                           .arena = *arena_,
+                           .store = faulty_store_ ? faulty_store_.get() : store_.get(),
+                           .clock = clock_,
+                           .random = random_,
+                           .wrap_transport = {}};
+  if (!faults_.transport.empty()) {
+    parts.wrap_transport = [this](std::unique_ptr<ClientTransport> transport) {
+      return std::make_unique<FaultyTransport>(std::move(transport), faults_.transport, clock_);
+    };
+  }
+  Result<std::unique_ptr<EngineStack>> started = EngineStack::start(options, std::move(parts));
+  if (!started) return std::unexpected(started.error());
+  stack_ = std::move(*started);
   return {};
 }
 

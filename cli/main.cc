@@ -32,7 +32,10 @@ int main(int argc, char** argv) {
       });
 
   int exit_code = 0;
+  newmoon::add_bench_command(app, exit_code);
   newmoon::add_lookup_server_command(app, exit_code);
+  newmoon::add_sim_command(app, exit_code);
+  newmoon::add_store_server_command(app, exit_code);
 #ifdef NEWMOON_LLAMA
   newmoon::add_rollout_command(app, exit_code);
   newmoon::add_engine_process_command(app, exit_code);

@@ -1,0 +1,206 @@
+#include "cli/bench_reset.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <memory>
+
+#include "engine/engine_stack.h"
+#include "model/test_model_runner.h"
+#include "store/memory_store.h"
+
+namespace newmoon {
+namespace {
+
+constexpr std::size_t kValueBytes = 64;
+constexpr int kResets = 200;
+constexpr int kLookups = 1500;
+constexpr int kLookupBlocks = 64;
+constexpr std::uint64_t kBytesAKey = 320;  // budget; the store says what a value takes
+constexpr std::uint64_t kSpareBytes = std::uint64_t{256} << 20;
+
+double percentile(std::vector<double> samples, double share) {
+  std::ranges::sort(samples);
+  return samples[static_cast<std::size_t>(share * static_cast<double>(samples.size() - 1))];
+}
+
+double resident_gib() {
+  std::uint64_t total_pages = 0;
+  std::uint64_t resident_pages = 0;
+  std::ifstream("/proc/self/statm") >> total_pages >> resident_pages;
+  return static_cast<double>(resident_pages) * static_cast<double>(sysconf(_SC_PAGESIZE)) /
+         static_cast<double>(std::uint64_t{1} << 30);
+}
+
+BlockHash numbered_hash(std::uint64_t number) {
+  std::array<std::uint8_t, 32> bytes{};
+  store_be(bytes.data(), number * 0x9e3779b97f4a7c15ULL);  // spread as a digest is
+  store_be(bytes.data() + 8, number);
+  return BlockHash(bytes);
+}
+
+// One engine on a toy model, its store, and a second client for the lookups.
+class Bench {
+ public:
+  explicit Bench(std::uint64_t keys)
+      : keys_(keys), store_({.budget_bytes = keys * kBytesAKey + kSpareBytes}, clock_, frees_) {}
+
+  Status start();
+  Status fill(const ScopeId& scope, std::uint64_t count);
+  Result<ResetBenchRow> run();
+
+ private:
+  Result<double> time_reset();
+  Result<double> time_lookup();
+  // The p99 of lookups; stops early when `until` says so.
+  template <class Until>
+  Result<double> lookup_p99(Until until);
+  bool freeing() { return store_.stats()->bytes_to_free > 0; }
+
+  const std::uint64_t keys_;
+  SystemClock clock_;
+  SystemRandom random_;
+  ThreadExecutor frees_{"nm-frees"};
+  MemoryStore store_;
+  std::unique_ptr<KvArena> arena_;
+  std::unique_ptr<TestModelRunner> runner_;
+  std::unique_ptr<EngineStack> stack_;
+  std::unique_ptr<ZmqClientTransport> transport_;
+  std::unique_ptr<LookupKeyClient> client_;
+  ScopeId live_scope_;  // never left; what the lookups ask for
+  std::uint64_t lookups_ = 0;
+};
+
+Status Bench::start() {
+  const TestModelRunner::Options toy;
+  Result<std::unique_ptr<KvArena>> arena = KvArena::create(TestModelRunner::kv_layout(toy), 16);
+  if (!arena) return std::unexpected(arena.error());
+  arena_ = std::move(*arena);
+  runner_ = std::make_unique<TestModelRunner>(toy, *arena_);
+  EngineStack::Options options;
+  options.core.identity = IdentityMode::kUnique;
+  Result<std::unique_ptr<EngineStack>> stack = EngineStack::start(options, {.runner = *runner_,
+                                                                            .arena = *arena_,
+                                                                            .store = &store_,
+                                                                            .clock = clock_,
+                                                                            .random = random_,
+                                                                            .wrap_transport = {}});
+  if (!stack) return std::unexpected(stack.error());
+  stack_ = std::move(*stack);
+  auto transport = ZmqClientTransport::connect({stack_->endpoint(0)}, clock_);
+  if (!transport) return std::unexpected(transport.error());
+  transport_ = std::move(*transport);
+  client_ = std::make_unique<LookupKeyClient>(*transport_, clock_, LookupKeyClient::Options{});
+  live_scope_.bytes.fill(0x5a);
+  return fill(live_scope_, kLookupBlocks);
+}
+
+Status Bench::fill(const ScopeId& scope, std::uint64_t count) {
+  constexpr std::uint64_t kBatch = 1024;
+  const std::array<std::uint8_t, kValueBytes> value{};
+  const std::array<ConstFragment, 1> payload = {ConstFragment(value)};
+  std::vector<PutItem> items;
+  for (std::uint64_t first = 0; first < count; first += kBatch) {
+    items.clear();
+    for (std::uint64_t i = first; i < std::min(count, first + kBatch); ++i) {
+      const Key key{scope, {}, numbered_hash(i)};
+      items.push_back({key, make_header(key, {}, kValueBytes), payload, false});
+    }
+    for (const Status& status : store_.put(items)) {
+      if (!status) return status;
+    }
+  }
+  return {};
+}
+
+Result<double> Bench::time_reset() {
+  const Time start = clock_.now();
+  const CacheResetAnswer answer = stack_->core().reset_caches(start + std::chrono::seconds(5));
+  const double us = to_us(clock_.now() - start);
+  if (!answer.success || answer.degraded) {
+    return fail(Code::kInternal, "a reset failed: " + answer.error);
+  }
+  return us;
+}
+
+Result<double> Bench::time_lookup() {
+  LookupRequest request;
+  request.scope = live_scope_;
+  request.epoch = ~Epoch{0} >> 1;  // of no engine: never below the floor
+  request.num_tokens = kLookupBlocks * 4 + 1;
+  for (std::uint64_t i = 0; i < kLookupBlocks; ++i) {
+    request.block_hashes.push_back(numbered_hash(i));
+  }
+  const std::string id = std::to_string(lookups_++);
+  const Time start = clock_.now();
+  while (true) {
+    const std::optional<Result<std::uint32_t>> hit = client_->lookup(id, request);
+    if (hit && !*hit) return std::unexpected(hit->error());
+    if (hit && **hit != kLookupBlocks * 4) return fail(Code::kInternal, "a lookup missed");
+    if (hit) break;
+    transport_->wait(start + std::chrono::seconds(2));
+  }
+  const double us = to_us(clock_.now() - start);
+  client_->discard(id);
+  return us;
+}
+
+template <class Until>
+Result<double> Bench::lookup_p99(Until until) {
+  std::vector<double> samples;
+  for (int i = 0; i < kLookups && !(i >= 20 && until()); ++i) {
+    const Result<double> us = time_lookup();
+    if (!us) return us;
+    samples.push_back(*us);
+  }
+  return percentile(samples, 0.99);
+}
+
+Result<ResetBenchRow> Bench::run() {
+  ResetBenchRow row{.keys = keys_};
+  // A round: all keys in the current scope, then resets, the first of which leaves it.
+  const int rounds = keys_ > 1'000'000 ? 1 : 10;
+  std::vector<double> acks;
+  for (int round = 0; round < rounds; ++round) {
+    const Status filled = fill(*stack_->core().fence().scope_id(), keys_);
+    if (!filled) return std::unexpected(filled.error());
+    row.resident_gib = std::max(row.resident_gib, resident_gib());
+    if (round == 0) {
+      const Result<double> idle = lookup_p99([] { return false; });
+      if (!idle) return std::unexpected(idle.error());
+      row.lookup_p99_idle_us = *idle;
+    }
+    for (int i = 0; i < kResets / rounds; ++i) {
+      const Result<double> us = time_reset();
+      if (!us) return std::unexpected(us.error());
+      acks.push_back(*us);
+      if (i == 0) row.reset_ack_first_us_max = std::max(row.reset_ack_first_us_max, *us);
+    }
+    if (round + 1 < rounds) continue;
+    const Result<double> busy = lookup_p99([this] { return !freeing(); });
+    if (!busy) return std::unexpected(busy.error());
+    row.lookup_p99_during_free_ratio = *busy / row.lookup_p99_idle_us;
+  }
+  row.reset_ack_p50_us = percentile(acks, 0.5);
+  row.reset_ack_p99_us = percentile(acks, 0.99);
+  row.samples = static_cast<int>(acks.size());
+  return row;
+}
+
+}  // namespace
+
+Result<std::vector<ResetBenchRow>> bench_reset(std::span<const std::uint64_t> keys) {
+  std::vector<ResetBenchRow> rows;
+  for (const std::uint64_t count : keys) {
+    Bench bench(count);
+    if (const Status started = bench.start(); !started) return std::unexpected(started.error());
+    Result<ResetBenchRow> row = bench.run();
+    if (!row) return std::unexpected(row.error());
+    rows.push_back(*row);
+  }
+  return rows;
+}
+
+}  // namespace newmoon
