@@ -6,6 +6,7 @@ STAGES=(
   "lint      ./dev lint"
   "asan      ./dev asan"
   "tsan      ./dev tsan"
+  "models    verify/run.sh --full"
 )
 
 main() {
