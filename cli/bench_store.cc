@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <functional>
 #include <span>
 
 #include "base/clock.h"
@@ -20,6 +19,9 @@ constexpr int kRuns = 5;
 constexpr std::size_t kFragments = 61;
 // What a run moves. Larger than the caches, so that both sides work from memory.
 constexpr std::size_t kRunBytes = std::size_t{256} << 20;
+// The two sides take turns within a run, so that what else the machine does falls
+// on both.
+constexpr std::size_t kTurnBytes = std::size_t{8} << 20;
 // The caller's blocks, taken in turn.
 constexpr std::size_t kCallerBytes = std::size_t{64} << 20;
 
@@ -77,17 +79,27 @@ class Bench {
     for (std::size_t i = 0; i < kCallerBytes / bytes; ++i) {
       blocks_.emplace_back(caller_.at(i, bytes));
     }
-    put_all(false);
-    put_all(false);
+    put(2 * values_, 0, false);
   }
 
   StoreBenchRow row(const std::string& op, bool checksum) {
     const bool is_put = op == "put";
     std::array<double, kRuns> seen;
     std::array<double, kRuns> limit;
-    for (int i = 0; i < kRuns; ++i) {
-      limit[i] = gb_per_s([&] { is_put ? gather_all(checksum) : scatter_all(checksum); });
-      seen[i] = gb_per_s([&] { is_put ? put_all(checksum) : get_all(checksum); });
+    const std::size_t turn = std::max<std::size_t>(1, kTurnBytes / bytes_);
+    for (int run = 0; run < kRuns; ++run) {
+      Duration seen_time{0};
+      Duration limit_time{0};
+      const std::uint64_t oldest = next_ - values_;
+      for (std::size_t begin = 0; begin < values_; begin += turn) {
+        const std::size_t end = std::min(values_, begin + turn);
+        limit_time += time([&] { copy(is_put, begin, end, checksum); });
+        seen_time += time([&] {
+          is_put ? put(end - begin, begin, checksum) : get(oldest, begin, end, checksum);
+        });
+      }
+      seen[run] = gb_per_s(seen_time);
+      limit[run] = gb_per_s(limit_time);
     }
     std::ranges::sort(seen);
     std::ranges::sort(limit);
@@ -97,37 +109,42 @@ class Bench {
   }
 
  private:
-  double gb_per_s(const std::function<void()>& work) {
+  template <class Work>
+  Duration time(const Work& work) {
     const Time start = clock_.now();
     work();
-    const auto seconds = std::chrono::duration<double>(clock_.now() - start).count();
-    return static_cast<double>(values_ * bytes_) / seconds / 1e9;
+    return clock_.now() - start;
+  }
+
+  double gb_per_s(Duration duration) const {
+    return static_cast<double>(values_ * bytes_) / static_cast<double>(duration.count());
   }
 
   CallerBlock& block(std::size_t i) { return blocks_[i % blocks_.size()]; }
 
-  void gather_all(bool checksum) {
-    for (std::size_t i = 0; i < values_; ++i) {
-      (void)gather(block(i).source, ring_.at(i, bytes_), checksum);
-    }
-  }
-  void scatter_all(bool checksum) {
-    for (std::size_t i = 0; i < values_; ++i) {
-      (void)scatter(ring_.at(i, bytes_), block(i).target, checksum);
+  // The limit: buffers [begin, end) of the ring, from or to the caller's blocks.
+  void copy(bool is_put, std::size_t begin, std::size_t end, bool checksum) {
+    for (std::size_t i = begin; i < end; ++i) {
+      if (is_put) {
+        (void)gather(block(i).source, ring_.at(i, bytes_), checksum);
+      } else {
+        (void)scatter(ring_.at(i, bytes_), block(i).target, checksum);
+      }
     }
   }
   // New values, so that old ones go.
-  void put_all(bool checksum) {
-    for (std::size_t i = 0; i < values_; ++i) {
+  void put(std::size_t count, std::size_t first_block, bool checksum) {
+    for (std::size_t i = 0; i < count; ++i) {
       const Key key = key_of(next_++);
-      const PutItem item{key, make_header(key, {}, bytes_), block(i).source, checksum};
+      const PutItem item{key, make_header(key, {}, bytes_), block(first_block + i).source,
+                         checksum};
       if (!store_.put({&item, 1})[0]) std::abort();
     }
   }
-  // The newest ones, oldest first.
-  void get_all(bool checksum) {
-    for (std::size_t i = 0; i < values_; ++i) {
-      const GetItem item{key_of(next_ - values_ + i), block(i).target, checksum};
+  // Values [begin, end) behind `oldest`.
+  void get(std::uint64_t oldest, std::size_t begin, std::size_t end, bool checksum) {
+    for (std::size_t i = begin; i < end; ++i) {
+      const GetItem item{key_of(oldest + i), block(i).target, checksum};
       if (!store_.get({&item, 1})[0]) std::abort();
     }
   }

@@ -46,7 +46,11 @@ Entry* EvictionQueue::unlink_oldest() {
   Entry* entry = oldest_;
   if (entry == nullptr) return nullptr;
   oldest_ = entry->newer;
-  if (oldest_ == nullptr) newest_ = nullptr;
+  if (oldest_ == nullptr) {
+    newest_ = nullptr;
+  } else {
+    oldest_->prefetch();  // the next one to go, long untouched
+  }
   oldest_tick_.store(oldest_ == nullptr ? kNever : oldest_->queued_tick, std::memory_order_relaxed);
   return entry;
 }

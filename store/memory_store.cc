@@ -149,7 +149,8 @@ MemoryStore::Core::IndexPtr MemoryStore::Core::make_index() {
 
 // Filled with the bytes, not yet in the index.
 Result<Entry*> MemoryStore::Core::make_entry(ScopeIndex& index, const PutItem& item) {
-  const std::size_t bytes = kEntryBytes + item.header.payload_bytes;
+  const std::uint64_t room = Entry::payload_room(item.header.payload_bytes);
+  const std::size_t bytes = room + kEntryBytes;
   SlotArena& arena = index.arena_for(bytes);
   if (!arena.can_ever_hold(bytes)) {
     return fail(Code::kBadRequest, "put: a value of " + std::to_string(bytes) +
@@ -159,7 +160,7 @@ Result<Entry*> MemoryStore::Core::make_entry(ScopeIndex& index, const PutItem& i
   }
   const std::optional<SlotArena::Slot> slot = allocate(arena, bytes);
   if (!slot) return fail(Code::kBusy, "memory store: no room now, all bytes are in use");
-  Entry* entry = new (slot->data) Entry;
+  Entry* entry = new (slot->data + room) Entry;
   entry->slab = slot->slab;
   entry->header = item.header;
   const std::uint64_t checksum =

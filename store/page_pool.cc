@@ -5,7 +5,7 @@
 namespace newmoon {
 namespace {
 
-constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
+constexpr std::size_t kHugePageBytes = PagePool::kHugePageBytes;
 
 constexpr std::size_t round_up(std::size_t value, std::size_t unit) {
   return (value + unit - 1) / unit * unit;

@@ -21,6 +21,8 @@ namespace newmoon {
 class PagePool {
  public:
   static constexpr std::size_t kPageBytes = 4096;
+  // Chunks of so many bytes and more are aligned to it and made of huge pages.
+  static constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
 
   struct Chunk {
     std::uint8_t* data = nullptr;

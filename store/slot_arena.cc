@@ -10,6 +10,21 @@ namespace {
 
 constexpr std::size_t kLineBytes = 64;
 
+constexpr std::size_t round_up(std::size_t value, std::size_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+// Of a slab for slots of that size: about `target`, one slot at least. All of huge
+// pages if that wastes little, since a tail of small pages slows copies down.
+std::size_t slab_bytes(std::size_t slot_bytes, std::size_t target) {
+  const std::size_t wanted = std::max<std::size_t>(1, target / slot_bytes);
+  for (std::size_t slots = wanted; target >= PagePool::kHugePageBytes && slots > 0; --slots) {
+    const std::size_t bytes = round_up(slots * slot_bytes, PagePool::kHugePageBytes);
+    if (bytes - slots * slot_bytes <= bytes / 32) return bytes;
+  }
+  return PagePool::round_to_pages(wanted * slot_bytes);
+}
+
 }  // namespace
 
 // Slots behind `fresh` were never handed out, so that their pages stay untouched;
@@ -53,7 +68,7 @@ SlotArena::~SlotArena() {
 
 std::size_t SlotArena::slot_bytes(std::size_t bytes) {
   const std::size_t unit = std::max(kLineBytes, std::bit_floor(bytes) / 32);
-  return (bytes + unit - 1) / unit * unit;
+  return round_up(bytes, unit);
 }
 
 bool SlotArena::can_ever_hold(std::size_t bytes) const {
@@ -110,9 +125,7 @@ std::uint64_t SlotArena::held_bytes() const {
 SlotArena::Slab* SlotArena::add_slab(std::size_t slot_bytes) {
   const std::size_t target =
       std::clamp(std::bit_floor(held_bytes_ / 4), slab_bytes_min_, slab_bytes_max_);
-  const std::size_t wanted = std::max<std::size_t>(1, target / slot_bytes);
-  std::optional<PagePool::Chunk> chunk =
-      pool_.allocate(PagePool::round_to_pages(wanted * slot_bytes));
+  std::optional<PagePool::Chunk> chunk = pool_.allocate(slab_bytes(slot_bytes, target));
   if (!chunk) chunk = pool_.allocate(PagePool::round_to_pages(slot_bytes));
   if (!chunk) return nullptr;
   auto slab = std::make_unique<Slab>();
