@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <span>
 
 #include "base/clock.h"
@@ -19,8 +21,8 @@ constexpr int kRuns = 5;
 constexpr std::size_t kFragments = 61;
 // What a run moves. Larger than the caches, so that both sides work from memory.
 constexpr std::size_t kRunBytes = std::size_t{256} << 20;
-// The two sides take turns within a run, so that what else the machine does falls
-// on both.
+// The two sides take turns within a run, so that both see the same caches and clock
+// rate.
 constexpr std::size_t kTurnBytes = std::size_t{8} << 20;
 // The caller's blocks, taken in turn.
 constexpr std::size_t kCallerBytes = std::size_t{64} << 20;
@@ -60,6 +62,13 @@ struct CallerBlock {
     }
   }
 };
+
+// Of the processor, so that what else the machine does counts for neither side.
+Duration thread_time() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
 
 Key key_of(std::uint64_t number) {
   std::array<std::uint8_t, 32> hash{};
@@ -110,10 +119,10 @@ class Bench {
 
  private:
   template <class Work>
-  Duration time(const Work& work) {
-    const Time start = clock_.now();
+  static Duration time(const Work& work) {
+    const Duration start = thread_time();
     work();
-    return clock_.now() - start;
+    return thread_time() - start;
   }
 
   double gb_per_s(Duration duration) const {
@@ -121,6 +130,9 @@ class Bench {
   }
 
   CallerBlock& block(std::size_t i) { return blocks_[i % blocks_.size()]; }
+  // Far from block(i): neither side may find what the other has just brought into
+  // the caches.
+  CallerBlock& other_block(std::size_t i) { return block(i + blocks_.size() / 2); }
 
   // The limit: buffers [begin, end) of the ring, from or to the caller's blocks.
   void copy(bool is_put, std::size_t begin, std::size_t end, bool checksum) {
@@ -136,15 +148,15 @@ class Bench {
   void put(std::size_t count, std::size_t first_block, bool checksum) {
     for (std::size_t i = 0; i < count; ++i) {
       const Key key = key_of(next_++);
-      const PutItem item{key, make_header(key, {}, bytes_), block(first_block + i).source,
-                         checksum};
+      const CallerBlock& source = other_block(first_block + i);
+      const PutItem item{key, make_header(key, {}, bytes_), source.source, checksum};
       if (!store_.put({&item, 1})[0]) std::abort();
     }
   }
   // Values [begin, end) behind `oldest`.
   void get(std::uint64_t oldest, std::size_t begin, std::size_t end, bool checksum) {
     for (std::size_t i = begin; i < end; ++i) {
-      const GetItem item{key_of(oldest + i), block(i).target, checksum};
+      const GetItem item{key_of(oldest + i), other_block(i).target, checksum};
       if (!store_.get({&item, 1})[0]) std::abort();
     }
   }

@@ -20,7 +20,7 @@ struct StoreBenchRow {
 // A row for each of 64 KiB, 360 KiB and 2 MiB, put and get, with and without checksum.
 // Values are copied from and to 61 scattered fragments, one call each. The store is
 // full, as it is in use: a put takes the place of an older value. Medians of 5
-// interleaved runs on the calling thread.
+// interleaved runs on the calling thread, in its processor time.
 std::vector<StoreBenchRow> bench_store();
 
 }  // namespace newmoon
