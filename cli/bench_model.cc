@@ -49,15 +49,16 @@ struct Medians {
   double value_ms = 0;
   double peer_ms = 0;
 };
-Result<Medians> interleaved(int runs, const std::function<Result<double>()>& value,
-                            const std::function<Result<double>()>& peer) {
+// The peer first: where both use the same blocks, it fills them.
+Result<Medians> interleaved(int runs, const std::function<Status()>& value,
+                            const std::function<Status()>& peer) {
   std::vector<double> values;
   std::vector<double> peers;
   for (int run = 0; run < runs; ++run) {
-    const Result<double> value_ms = value();
-    if (!value_ms) return std::unexpected(value_ms.error());
-    const Result<double> peer_ms = peer();
+    const Result<double> peer_ms = timed(peer);
     if (!peer_ms) return std::unexpected(peer_ms.error());
+    const Result<double> value_ms = timed(value);
+    if (!value_ms) return std::unexpected(value_ms.error());
     values.push_back(*value_ms);
     peers.push_back(*peer_ms);
   }
@@ -125,24 +126,22 @@ class Bench {
     return {};
   }
 
-  // `steps` tokens more of each of the first `count` slots.
-  Status generate(int count, int steps) {
-    for (int i = 0; i < steps; ++i) {
-      StepInput input;
-      for (int slot = 0; slot < count; ++slot) {
-        input.sequences.push_back({.slot = slot,
-                                   .restart = false,
-                                   .num_computed_tokens = static_cast<std::uint32_t>(length_[slot]),
-                                   .tokens = {next_[slot]},
-                                   .blocks = blocks_of(slot),
-                                   .sampling = &greedy_});
-      }
-      const Result<StepOutput> output = runner_->execute(input);
-      if (!output) return std::unexpected(output.error());
-      for (int slot = 0; slot < count; ++slot) {
-        next_[slot] = output->sampled[slot]->token;
-        ++length_[slot];
-      }
+  // One token more of each of the first `count` slots.
+  Status generate(int count) {
+    StepInput input;
+    for (int slot = 0; slot < count; ++slot) {
+      input.sequences.push_back({.slot = slot,
+                                 .restart = false,
+                                 .num_computed_tokens = static_cast<std::uint32_t>(length_[slot]),
+                                 .tokens = {next_[slot]},
+                                 .blocks = blocks_of(slot),
+                                 .sampling = &greedy_});
+    }
+    const Result<StepOutput> output = runner_->execute(input);
+    if (!output) return std::unexpected(output.error());
+    for (int slot = 0; slot < count; ++slot) {
+      next_[slot] = output->sampled[slot]->token;
+      ++length_[slot];
     }
     return {};
   }
@@ -179,12 +178,7 @@ class Bench {
 Result<ModelBenchRow> first_token_row(Bench& bench, const ModelBenchOptions& options,
                                       const std::string& mode) {
   const std::vector<Token> prompt = prompt_of(kPromptTokens, bench.vocab_size());
-  if (Status filled = bench.first_token(0, prompt, 0); !filled) {
-    return std::unexpected(filled.error());
-  }
-  const auto from = [&](std::size_t hit) {
-    return timed([&] { return bench.first_token(0, prompt, hit); });
-  };
+  const auto from = [&](std::size_t hit) { return bench.first_token(0, prompt, hit); };
   const Result<Medians> ms =
       interleaved(options.runs, [&] { return from(kHitTokens); }, [&] { return from(0); });
   if (!ms) return std::unexpected(ms.error());
@@ -197,22 +191,17 @@ Result<ModelBenchRow> first_token_row(Bench& bench, const ModelBenchOptions& opt
 Result<ModelBenchRow> generate_row(Bench& bench, LlamaPlainLoop& plain, int count,
                                    const ModelBenchOptions& options, const std::string& mode) {
   const std::vector<Token> prompt = prompt_of(kShortPromptTokens, bench.vocab_size());
-  const int steps = options.generated_tokens;
-  const auto through_runner = [&]() -> Result<double> {
-    for (int slot = 0; slot < count; ++slot) {
-      if (Status done = bench.first_token(slot, prompt, 0); !done) {
-        return std::unexpected(done.error());
-      }
+  for (int slot = 0; slot < count; ++slot) {
+    if (Status done = bench.first_token(slot, prompt, 0); !done) {
+      return std::unexpected(done.error());
     }
-    return timed([&] { return bench.generate(count, steps); });
-  };
-  const auto by_llama_alone = [&]() -> Result<double> {
-    if (Status done = plain.prefill(prompt); !done) return std::unexpected(done.error());
-    return timed([&] { return plain.generate(steps); });
-  };
-  const Result<Medians> ms = interleaved(options.runs, through_runner, by_llama_alone);
+  }
+  if (Status done = plain.prefill(prompt); !done) return std::unexpected(done.error());
+  const Result<Medians> ms = interleaved(
+      options.generated_tokens, [&] { return bench.generate(count); },
+      [&] { return plain.generate(); });
   if (!ms) return std::unexpected(ms.error());
-  const double tokens = 1000.0 * count * steps;
+  const double tokens = 1000.0 * count;
   return ModelBenchRow{.case_name = "generate_" + std::to_string(count) + "_" + mode,
                        .value = tokens / ms->value_ms,
                        .peer = tokens / ms->peer_ms,

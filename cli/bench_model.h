@@ -11,9 +11,9 @@ namespace newmoon {
 
 struct ModelBenchOptions {
   std::string model_path;
-  int runs = 3;               // of each case; the figures are medians
+  int runs = 3;               // of the first token; the figures are medians
   int threads = 0;            // of fast mode; 0: all
-  int generated_tokens = 32;  // a sequence and run
+  int generated_tokens = 64;  // a sequence; the figures are of the median step
 };
 
 // One row a case and mode:
@@ -33,7 +33,8 @@ struct ModelBenchRow {
   double ratio = 0;
 };
 
-// Runs of value and peer alternate, on the calling thread. Errors as of LlamaRunner.
+// Runs, or single steps, of value and peer alternate, on the calling thread. Errors as of
+// LlamaRunner.
 Result<std::vector<ModelBenchRow>> bench_model(const ModelBenchOptions& options);
 
 }  // namespace newmoon

@@ -30,8 +30,10 @@ void add(llama_batch& batch, Token token, int position, int stream, bool wants_l
   batch.logits[i] = wants_logits;
 }
 
+// Leaves the batch empty.
 Status decode(llama_context* context, llama_batch& batch) {
   const int code = llama_decode(context, batch);
+  batch.n_tokens = 0;
   if (code == 0) return {};
   return fail(Code::kInternal,
               "llama_decode ended with " + std::to_string(code) + ": " + take_llama_error());
@@ -41,6 +43,10 @@ Status decode(llama_context* context, llama_batch& batch) {
 
 void LlamaPlainLoop::SamplerDeleter::operator()(llama_sampler* sampler) const {
   llama_sampler_free(sampler);
+}
+void LlamaPlainLoop::BatchDeleter::operator()(llama_batch* batch) const {
+  llama_batch_free(*batch);
+  delete batch;
 }
 
 Result<std::unique_ptr<LlamaPlainLoop>> LlamaPlainLoop::create(const std::string& model_path,
@@ -61,44 +67,35 @@ LlamaPlainLoop::LlamaPlainLoop(const LlamaSessionOptions& options, LlamaModelPtr
       model_(std::move(model)),
       context_(std::move(context)),
       sampler_(llama_sampler_init_greedy()),
+      batch_(new llama_batch(llama_batch_init(options.rows_max, 0, 1))),
       next_(static_cast<std::size_t>(options.stream_count)) {}
 LlamaPlainLoop::~LlamaPlainLoop() = default;
 
 Status LlamaPlainLoop::prefill(std::span<const Token> prompt) {
   llama_memory_clear(llama_get_memory(context_.get()), false);
-  llama_batch batch = llama_batch_init(options_.rows_max, 0, 1);
-  Status status;
-  for (int stream = 0; stream < options_.stream_count && status; ++stream) {
-    for (std::size_t i = 0; i < prompt.size() && status; ++i) {
+  for (int stream = 0; stream < options_.stream_count; ++stream) {
+    for (std::size_t i = 0; i < prompt.size(); ++i) {
       const bool last = i + 1 == prompt.size();
-      add(batch, prompt[i], static_cast<int>(i), stream, last);
-      if (batch.n_tokens < options_.rows_max && !last) continue;
-      status = decode(context_.get(), batch);
-      batch.n_tokens = 0;
+      add(*batch_, prompt[i], static_cast<int>(i), stream, last);
+      if (batch_->n_tokens < options_.rows_max && !last) continue;
+      if (Status done = decode(context_.get(), *batch_); !done) return done;
     }
-    if (status) next_[stream] = llama_sampler_sample(sampler_.get(), context_.get(), -1);
+    next_[stream] = llama_sampler_sample(sampler_.get(), context_.get(), -1);
   }
-  llama_batch_free(batch);
   length_ = static_cast<int>(prompt.size());
-  return status;
+  return {};
 }
 
-Status LlamaPlainLoop::generate(int steps) {
-  llama_batch batch = llama_batch_init(options_.stream_count, 0, 1);
-  Status status;
-  for (int step = 0; step < steps && status; ++step) {
-    batch.n_tokens = 0;
-    for (int stream = 0; stream < options_.stream_count; ++stream) {
-      add(batch, next_[stream], length_, stream, true);
-    }
-    status = decode(context_.get(), batch);
-    for (int stream = 0; stream < options_.stream_count && status; ++stream) {
-      next_[stream] = llama_sampler_sample(sampler_.get(), context_.get(), stream);
-    }
-    ++length_;
+Status LlamaPlainLoop::generate() {
+  for (int stream = 0; stream < options_.stream_count; ++stream) {
+    add(*batch_, next_[stream], length_, stream, true);
   }
-  llama_batch_free(batch);
-  return status;
+  if (Status done = decode(context_.get(), *batch_); !done) return done;
+  for (int stream = 0; stream < options_.stream_count; ++stream) {
+    next_[stream] = llama_sampler_sample(sampler_.get(), context_.get(), stream);
+  }
+  ++length_;
+  return {};
 }
 
 }  // namespace newmoon

@@ -10,6 +10,7 @@
 #include "model/llama_library.h"
 #include "model/llama_session.h"
 
+struct llama_batch;
 struct llama_sampler;
 
 namespace newmoon {
@@ -24,8 +25,8 @@ class LlamaPlainLoop {
 
   // Empties all streams and computes the same prompt in each.
   Status prefill(std::span<const Token> prompt);
-  // Greedy, one token of each stream a call of llama_decode, all together.
-  Status generate(int steps);
+  // Greedy, one token more of each stream, all in one llama_decode.
+  Status generate();
 
  private:
   LlamaPlainLoop(const LlamaSessionOptions& options, LlamaModelPtr model, LlamaContextPtr context);
@@ -37,8 +38,12 @@ class LlamaPlainLoop {
   const LlamaModelPtr model_;
   const LlamaContextPtr context_;
   const std::unique_ptr<llama_sampler, SamplerDeleter> sampler_;
-  std::vector<Token> next_;  // by stream: sampled, not computed
-  int length_ = 0;           // of every stream, tokens
+  struct BatchDeleter {
+    void operator()(llama_batch* batch) const;
+  };
+  const std::unique_ptr<llama_batch, BatchDeleter> batch_;  // room for rows_max
+  std::vector<Token> next_;                                 // by stream: sampled, not computed
+  int length_ = 0;                                          // of every stream, tokens
 };
 
 }  // namespace newmoon

@@ -219,12 +219,14 @@ Result<StepOutput> LlamaRunner::execute(const StepInput& input) {
 Status LlamaRunner::restart(const SequenceStep& step) {
   std::vector<Fragment> context;
   const std::size_t count = step.num_computed_tokens / options_.block_size;
+  context.reserve(count);
   for (std::size_t i = 0; i < count; ++i) context.push_back(arena_->block(step.blocks[i]));
   return session_->kv().import_blocks(step.slot, context);
 }
 
 std::vector<LlamaRow> LlamaRunner::rows_of(const ModelCall& call, const StepInput& input) const {
   std::vector<LlamaRow> rows;
+  rows.reserve(call.rows() + 1);
   for (const ModelCall::Part& part : call.parts) {
     const SequenceStep& step = input.sequences[part.sequence];
     for (std::size_t i = part.first_token; i < part.first_token + call.tokens_each; ++i) {

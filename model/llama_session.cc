@@ -35,7 +35,9 @@ llama_context_params params_of(const LlamaSessionOptions& options) {
 }
 
 Status check_figures(const llama_model* model, const LlamaSessionOptions& options) {
-  const auto refuse = [](std::string message) { return fail(Code::kBadRequest, message); };
+  const auto refuse = [](std::string message) {
+    return fail(Code::kBadRequest, std::move(message));
+  };
   const int trained = llama_model_n_ctx_train(model);
   if (options.stream_tokens < options.block_size || options.stream_tokens > trained) {
     return refuse("context of " + std::to_string(options.stream_tokens) +
@@ -185,6 +187,7 @@ Status LlamaSession::find_caches(int layer_count) {
 Status LlamaSession::probe(int tokens) {
   const int length = kv_ == nullptr ? 0 : kv_->length(0);
   std::vector<LlamaRow> rows;
+  rows.reserve(static_cast<std::size_t>(tokens));
   for (int i = 0; i < tokens; ++i) {
     rows.push_back({.token = i % vocab_size_, .position = length + i, .stream = 0});
   }

@@ -38,7 +38,7 @@ Sha256Digest digest_of(const LlamaTensors& tensors) {
   return hash.finish();
 }
 
-Result<LlamaWeights> LlamaWeights::create(LlamaTensors tensors, const GgufFile& file) {
+Result<LlamaWeights> LlamaWeights::create(const LlamaTensors& tensors, const GgufFile& file) {
   LlamaWeights weights;
   for (const auto& [name, tensor] : tensors) {
     if (!file.tensors().contains(name)) continue;

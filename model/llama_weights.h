@@ -23,7 +23,7 @@ class LlamaWeights {
  public:
   // kBadRequest: the forward pass does not use every tensor of `file`, so that the
   // digest would not cover them all.
-  static Result<LlamaWeights> create(LlamaTensors tensors, const GgufFile& file);
+  static Result<LlamaWeights> create(const LlamaTensors& tensors, const GgufFile& file);
 
   // The bytes as they stand in a GGUF file. kBadRequest: no such tensor.
   Result<Bytes> get(const std::string& name) const;
