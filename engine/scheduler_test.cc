@@ -7,6 +7,8 @@
 
 #include "admin/testing/fake_transport.h"
 #include "base/log.h"
+#include "connector/testing/vector_block_memory.h"
+#include "store/memory_store.h"
 
 namespace newmoon {
 namespace {
@@ -145,6 +147,19 @@ TEST_F(SchedulerTest, test_reset_connector_cache_no_connector_is_no_op_success) 
   set_log_threshold(LogLevel::kWarning);
   EXPECT_THAT(lines, ElementsAre(HasSubstr("no connector")));
   EXPECT_TRUE(reset(false, true).success);
+}
+
+// Upstream takes it for success: None is not False.
+TEST_F(SchedulerTest, ConnectorThatCannotResetIsAFailure) {
+  InlineExecutor executor;
+  MemoryStore store({.budget_bytes = 1 << 20}, clock_, executor);
+  testing::VectorBlockMemory memory(2);
+  StoreWorker worker({}, store, memory, executor, executor);
+  make({.connector = true});
+  *connector_ = StoreConnector::for_worker(worker);
+  const ResetAnswer answer = scheduler_->reset_connector_cache(clock_.now());
+  EXPECT_FALSE(answer.success);
+  EXPECT_THAT(answer.error, HasSubstr("cannot reset"));
 }
 
 TEST_F(SchedulerTest, test_scheduler_reset_prefix_cache) {
