@@ -4,6 +4,8 @@ source dev.d/lib/stages.sh
 STAGES=(
   "test      ./dev test"
   "lint      ./dev lint"
+  "seed      ./dev seed"
+  "sim       ./dev sim"
   "asan      ./dev asan"
   "tsan      ./dev tsan"
   "models    verify/run.sh --full"
