@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "hash/scope.h"
 
@@ -42,6 +43,9 @@ class Fence {
   // nullopt while sealed: requests run without the external tier.
   const std::optional<Scope>& scope() const { return scope_; }
   const std::optional<ScopeId>& scope_id() const { return scope_id_; }
+  // Rule BIND: the weight writes that each rank had counted when the weights of the
+  // scope were identified. Empty: unknown, or sealed.
+  const std::vector<std::uint64_t>& bound_writes() const { return bound_writes_; }
 
   // Each of the following moves the epoch on by one and returns the scope that was
   // left, if any. Rule PURGE (PUNIQ in the model): the caller may purge it only if
@@ -49,10 +53,12 @@ class Fence {
 
   // Rule SEAL: before weights can be written.
   std::optional<Scope> seal();
-  // Opens the scope of these weights, once every rank has them.
-  std::optional<Scope> adopt(const WeightsIdentity& weights);
+  // Opens the scope of these weights, once every rank has them. `weight_writes`: see
+  // bound_writes().
+  std::optional<Scope> adopt(const WeightsIdentity& weights,
+                             std::vector<std::uint64_t> weight_writes = {});
   // Opens a scope that nobody else has or can return to.
-  std::optional<Scope> adopt_unique();
+  std::optional<Scope> adopt_unique(std::vector<std::uint64_t> weight_writes = {});
 
   struct ResetResult {
     ScopeOutcome outcome = ScopeOutcome::kNew;
@@ -72,22 +78,24 @@ class Fence {
 
  private:
   Scope scope_of(const WeightsIdentity& weights) const;
-  std::optional<Scope> open(std::optional<Scope> next);
+  std::optional<Scope> open(std::optional<Scope> next, std::vector<std::uint64_t> weight_writes);
 
   const Identity identity_;
   Epoch epoch_ = 1;
   std::optional<Scope> scope_;
   std::optional<ScopeId> scope_id_;
+  std::vector<std::uint64_t> bound_writes_;
   bool scheduled_since_adopt_ = false;
 };
 
 // Sticky, and of constant size. Not thread-safe by itself; StoreWorker guards it.
 //
-// Rule BIND says that an epoch binds to the weight writes counted at its first use and
-// that a job bound to another count is refused. Every epoch heard of so far was bound
-// to an older count than the one after a write, and every epoch heard of later will be
-// bound to a newer one; so the rule needs no table of counts: a write moves the floor
-// past all epochs heard of.
+// Rule BIND says that an epoch binds to a count of weight writes and that a job bound
+// to another count is refused. Every epoch heard of so far was bound to an older count
+// than the one after a write, so the rule needs no table of counts: a write moves the
+// floor past all epochs heard of. An epoch heard of later says itself which count it is
+// bound to (bind()), since a write that nobody announced may lie between the moment
+// its weights were identified and its first use here.
 class EpochFloor {
  public:
   // A fence message, a step's metadata or a job: the scheduler has reached `epoch`.
@@ -98,6 +106,9 @@ class EpochFloor {
   // its way to the rank lets that step publish, for its epoch has not been heard of if
   // the fence messages were lost (verify/fence.pml finds this with -DHEARD).
   void note_weight_write(Epoch sealed_epoch);
+  // The weights of `epoch` were identified when this rank had counted `weight_writes`.
+  // False: they are not those here, and the epoch is refused.
+  bool bind(Epoch epoch, std::uint64_t weight_writes);
   // A peer that knows no epochs wants all that was computed so far forgotten.
   void refuse_heard();
 

@@ -7,6 +7,9 @@
 namespace newmoon {
 namespace {
 
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
 const DigestIdentity kBase{{1}};
 const DigestIdentity kTuned{{2}};
 
@@ -142,6 +145,22 @@ TEST(FenceTest, ResetWhileSealedStaysSealed) {
   EXPECT_TRUE(fence.sealed());
 }
 
+// Rule BIND: the counts stand as long as the weights they were taken with.
+TEST(FenceTest, BoundWritesLastUntilTheNextSealOrAdopt) {
+  Fence fence(identity());
+  fence.adopt(kBase, {2, 2});
+  EXPECT_THAT(fence.bound_writes(), ElementsAre(2, 2));
+  fence.reset(false);
+  EXPECT_THAT(fence.bound_writes(), ElementsAre(2, 2));
+  fence.note_scheduled();
+  fence.reset(false);  // a unique scope, of the same weights
+  EXPECT_THAT(fence.bound_writes(), ElementsAre(2, 2));
+  fence.seal();
+  EXPECT_THAT(fence.bound_writes(), IsEmpty());
+  fence.adopt_unique({4, 4});
+  EXPECT_THAT(fence.bound_writes(), ElementsAre(4, 4));
+}
+
 TEST(FenceTest, OutcomeNames) {
   EXPECT_EQ(to_string(ScopeOutcome::kKept), "kept");
   EXPECT_EQ(to_string(ScopeOutcome::kNew), "new");
@@ -198,6 +217,18 @@ TEST(EpochFloorTest, AWriteThatKnowsItsSealRefusesAnEpochNotYetHeardOf) {
   floor.note_weight_write(6);
   EXPECT_EQ(floor.admit(5), Admission::kUnbound);
   EXPECT_EQ(floor.admit(6), Admission::kAdmitted);
+}
+
+// Somebody wrote weights after they were identified and before the epoch was heard of.
+TEST(EpochFloorTest, AnEpochBoundToAnotherCountIsRefused) {
+  EpochFloor floor;
+  floor.raise(5);
+  floor.note_weight_write(0);
+  ASSERT_EQ(floor.admit(6), Admission::kAdmitted);  // without a count nobody can tell
+  EXPECT_FALSE(floor.bind(6, 0));
+  EXPECT_EQ(floor.admit(6), Admission::kUnbound);
+  EXPECT_TRUE(floor.bind(7, 1));
+  EXPECT_EQ(floor.admit(7), Admission::kAdmitted);
 }
 
 TEST(EpochFloorTest, RefuseHeardIsAWriteWithoutCount) {

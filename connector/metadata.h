@@ -40,6 +40,8 @@ struct ConnectorMetadata {
   Epoch epoch = 0;  // raises the rank's floor (rule FLOOR)
   std::vector<LoadJob> loads;
   std::vector<SaveJob> saves;
+  // Rule BIND, by rank: what the epoch is bound to (Fence::bound_writes()).
+  std::vector<std::uint64_t> weight_writes{};
 };
 
 // A load ended on one rank, whatever happened. Failed blocks hold undefined bytes.

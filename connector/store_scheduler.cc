@@ -98,6 +98,7 @@ std::optional<std::uint64_t> StoreScheduler::update_state_after_alloc(
 ConnectorMetadata StoreScheduler::build_connector_meta(std::span<const RequestProgress> progress) {
   ConnectorMetadata metadata;
   metadata.epoch = fence_.epoch();
+  metadata.weight_writes = fence_.bound_writes();
   for (const std::uint64_t load_id : std::exchange(pending_loads_, {})) {
     metadata.loads.push_back(loads_.at(load_id).job);
   }

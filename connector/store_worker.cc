@@ -31,7 +31,7 @@ StoreWorker::StoreWorker(Options options, KvStore& store, BlockMemory& memory, E
 // --- forward thread ---
 
 void StoreWorker::start_load_kv(const ConnectorMetadata& metadata) {
-  raise_floor(metadata.epoch);
+  hear(metadata);
   for (const LoadJob& job : metadata.loads) {
     if (!admit(job.epoch)) {
       report_load(job, 0);
@@ -43,7 +43,7 @@ void StoreWorker::start_load_kv(const ConnectorMetadata& metadata) {
 }
 
 void StoreWorker::wait_for_save(const ConnectorMetadata& metadata) {
-  raise_floor(metadata.epoch);
+  hear(metadata);
   for (const SaveJob& job : metadata.saves) {
     // A step that was scheduled before a fence and ran after a weight write has just
     // computed these blocks with other weights than its scope says: rules FLOOR, BIND.
@@ -239,11 +239,16 @@ Key StoreWorker::key_of(const ScopeId& scope, const BlockHash& hash) const {
   return {scope, options_.shard, hash};
 }
 
-void StoreWorker::raise_floor(Epoch epoch) {
+void StoreWorker::hear(const ConnectorMetadata& metadata) {
   {
     MutexLock lock(mutex_);
     const Epoch before = floor_.floor();
-    floor_.raise(epoch);
+    floor_.raise(metadata.epoch);
+    // Also without a job to refuse: what the engine found in its own cache may be wrong.
+    const std::vector<std::uint64_t>& writes = metadata.weight_writes;
+    if (options_.rank < writes.size() && !floor_.bind(metadata.epoch, writes[options_.rank])) {
+      note_unbound(metadata.epoch);
+    }
     if (floor_.floor() == before) return;
   }
   drop_below_floor();
@@ -254,10 +259,12 @@ bool StoreWorker::admit(Epoch epoch) {
   const EpochFloor::Admission admission = floor_.admit(epoch);
   if (admission == EpochFloor::Admission::kAdmitted) return true;
   ++stats_.refused_jobs;
-  if (admission == EpochFloor::Admission::kUnbound) {
-    report_.unbound_epoch = std::max(report_.unbound_epoch.value_or(0), epoch);
-  }
+  if (admission == EpochFloor::Admission::kUnbound) note_unbound(epoch);
   return false;
+}
+
+void StoreWorker::note_unbound(Epoch epoch) {
+  report_.unbound_epoch = std::max(report_.unbound_epoch.value_or(0), epoch);
 }
 
 // Jobs that are running are not dropped: they check the floor themselves when they end.

@@ -100,7 +100,8 @@ class StoreWorker final : public LookupBackend {
 
   bool owns(const BlockHash& hash) const;
   Key key_of(const ScopeId& scope, const BlockHash& hash) const;
-  void raise_floor(Epoch epoch);
+  void hear(const ConnectorMetadata& metadata);
+  void note_unbound(Epoch epoch) NM_REQUIRES(mutex_);
   bool admit(Epoch epoch);
   FenceAck drop_below_floor();
   void add_dropped(const Dropped& dropped);

@@ -152,6 +152,29 @@ TEST_F(StoreWorkerFenceTest, AfterTheFenceThatFollowsAWriteJobsGoOn) {
 
 // --- resets ---
 
+// Nobody announced the write, and it came before the rank heard of the epoch whose
+// scope stands for the weights before it: rule BIND, with or without a job.
+TEST_F(StoreWorkerFenceTest, AWriteBeforeAnEpochsFirstUseRefusesItAndTells) {
+  worker_->note_weight_write(0);
+  ConnectorMetadata metadata = step_with(save_job(7, 2, {1}));
+  metadata.weight_writes = {0};
+  worker_->start_load_kv(metadata);
+  EXPECT_EQ(worker_->get_finished().unbound_epoch, 2u);
+  worker_->wait_for_save(metadata);
+  send_.run_all();
+  EXPECT_FALSE(stored(1));
+  const WorkerReport report = worker_->get_finished();
+  EXPECT_EQ(report.saves.at(0).outcome, SaveOutcome::kDropped);
+  EXPECT_EQ(report.unbound_epoch, 2u);
+  // The scheduler has fenced and counted anew.
+  metadata = step_with(save_job(8, 3, {1}));
+  metadata.weight_writes = {1};
+  worker_->wait_for_save(metadata);
+  send_.run_all();
+  EXPECT_TRUE(stored(1));
+  EXPECT_FALSE(worker_->get_finished().unbound_epoch);
+}
+
 TEST_F(StoreWorkerFenceTest, ResetInFenceModeAnswersAtOnceAndKeepsTheStore) {
   preload({1});
   worker_->wait_for_save(step_with(save_job(7, 1, {2})));

@@ -176,7 +176,7 @@ Status EngineCore::adopt(const Result<WeightsReport>& report) {
   std::optional<WeightsIdentity> identity;
   if (options_.identity == IdentityMode::kDigest && report->digest) identity = *report->digest;
   if (label_is_trusted()) identity = LabelIdentity{weight_version_};
-  scheduler_.adopt(identity);
+  scheduler_.adopt(identity, report->weight_writes);
   return {};
 }
 

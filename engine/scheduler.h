@@ -105,7 +105,9 @@ class Scheduler {
   // clear_cache=false).
   void seal(bool keep_requests);
   // Rule SEAL. REQUIRES: every rank has its final weights.
-  void adopt(const std::optional<WeightsIdentity>& weights);  // nullopt: a unique scope
+  // nullopt: a unique scope. `weight_writes`: see Fence::bound_writes().
+  void adopt(const std::optional<WeightsIdentity>& weights,
+             std::vector<std::uint64_t> weight_writes = {});
   // Rule BIND: a rank met weights that its epoch is not bound to; the scheduler has
   // sealed. True once.
   bool take_unbound() { return std::exchange(unbound_, false); }

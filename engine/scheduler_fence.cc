@@ -84,8 +84,10 @@ void Scheduler::seal(bool keep_requests) {
   for (const RequestPtr& request : running_) request->restart = true;
 }
 
-void Scheduler::adopt(const std::optional<WeightsIdentity>& weights) {
-  const std::optional<Scope> left = weights ? fence_.adopt(*weights) : fence_.adopt_unique();
+void Scheduler::adopt(const std::optional<WeightsIdentity>& weights,
+                      std::vector<std::uint64_t> weight_writes) {
+  const std::optional<Scope> left = weights ? fence_.adopt(*weights, std::move(weight_writes))
+                                            : fence_.adopt_unique(std::move(weight_writes));
   after_fence(left, Holders::kKeep);
 }
 
