@@ -120,7 +120,6 @@ Status SimModelExecutor::on_every_rank(const std::function<void(std::size_t)>& a
   for (std::size_t i = order.size(); i > 1; --i) {
     std::swap(order[i - 1], order[kernel_.random().below(i)]);
   }
-  moving_ = true;
   // Outlives this call if a rank dies and the call does not wait for it.
   const auto ended = std::make_shared<std::vector<bool>>(ranks_.size());
   for (const std::size_t r : order) {
@@ -141,20 +140,27 @@ Status SimModelExecutor::on_every_rank(const std::function<void(std::size_t)>& a
     return false;
   };
   while (waiting()) kernel_.wait(changed_, kNever);
-  moving_ = false;
   return check_alive();
+}
+
+Status SimModelExecutor::write_on_every_rank(const std::function<void(std::size_t)>& action) {
+  moving_ = true;
+  const Status status = on_every_rank(action);
+  moving_ = false;
+  return status;
 }
 
 Result<WeightsReport> SimModelExecutor::update_weights(const WeightUpdate& update, bool digest,
                                                        Epoch sealed_epoch) {
   const std::vector<std::size_t> failing = std::exchange(failing_, {});
   const bool torn = std::exchange(torn_, false);
-  const Status moved = on_every_rank([this, update, failing, torn, sealed_epoch](std::size_t r) {
-    const bool changes = torn || std::ranges::find(failing, r) == failing.end();
-    ranks_[r]->write_weights(sealed_epoch, [&](RankWeights& weights) {
-      if (changes) weights.apply(update);
-    });
-  });
+  const Status moved =
+      write_on_every_rank([this, update, failing, torn, sealed_epoch](std::size_t r) {
+        const bool changes = torn || std::ranges::find(failing, r) == failing.end();
+        ranks_[r]->write_weights(sealed_epoch, [&](RankWeights& weights) {
+          if (changes) weights.apply(update);
+        });
+      });
   if (!moved) return std::unexpected(moved.error());
   if (!failing.empty()) {
     verdict_.saw(Overlap::kPartialUpdate);
@@ -189,8 +195,8 @@ Status SimModelExecutor::sleep(int level) {
 }
 
 Result<WeightsReport> SimModelExecutor::wake_up(bool digest, Epoch sealed_epoch) {
-  const Status awake =
-      on_every_rank([this, sealed_epoch](std::size_t r) { ranks_[r]->wake_up(sealed_epoch); });
+  const Status awake = write_on_every_rank(
+      [this, sealed_epoch](std::size_t r) { ranks_[r]->wake_up(sealed_epoch); });
   if (!awake) return std::unexpected(awake.error());
   return weights_report(digest);
 }

@@ -53,6 +53,7 @@ class SimModelExecutor final : public ModelExecutor {
   };
   // Runs on every rank's forward thread, one after the other, and waits for all.
   Status on_every_rank(const std::function<void(std::size_t)>& action);
+  Status write_on_every_rank(const std::function<void(std::size_t)>& action);
   void rank_ended(std::uint64_t step_id, std::size_t rank, RankOutput output);
   void end_if_complete(Step& step);
   ModelRunnerOutput combine(Step& step) const;

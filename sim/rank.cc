@@ -90,12 +90,12 @@ RankOutput SimRank::run_step(const SchedulerOutput& step) {
   if (!process_.alive) return output;
   if (on_step) on_step(step);
   kernel_.trace("step", {options_.rank, step.step_id, step.epoch, step.input.sequences.size()});
-  if (worker_ != nullptr) start_jobs(step.connector);
+  start_jobs(step.connector);
   kernel_.sleep_for(duration_of(step));
   for (const SequenceStep& sequence : step.input.sequences) {
     output.logits.push_back(run_sequence(sequence));
   }
-  if (worker_ != nullptr) output.report = finish_jobs(step.connector);
+  output.report = finish_jobs(step.connector);
   ++steps_ended_;
   return output;
 }
@@ -188,14 +188,15 @@ void SimRank::write_back(const SequenceStep& sequence) {
 // Counted before and after, as ModelExecutor::update_weights() promises.
 void SimRank::write_weights(std::optional<Epoch> sealed_epoch,
                             const std::function<void(RankWeights&)>& change) {
-  if (worker_ != nullptr) worker_->note_weight_write(sealed_epoch.value_or(0));
+  worker_->note_weight_write(sealed_epoch.value_or(0));
   kernel_.sleep_for(draw_duration(kernel_.random(), Duration{0}, std::chrono::microseconds(200)));
   change(weights_);
   kernel_.trace("weights", {options_.rank, weights_.of_rank(options_.rank)});
   if (on_write) on_write(sealed_epoch.has_value());
-  if (worker_ != nullptr) worker_->note_weight_write(sealed_epoch.value_or(0));
-  weight_writes_ += 2;
+  worker_->note_weight_write(sealed_epoch.value_or(0));
 }
+
+std::uint64_t SimRank::weight_writes() const { return worker_->status().weight_writes; }
 
 void SimRank::sleep(int level) {
   if (memory_.jobs_outstanding() > 0) {

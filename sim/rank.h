@@ -55,7 +55,7 @@ class SimRank {
   SimRank(Kernel& kernel, RankOptions options, const Process& process, SimMemory& memory,
           Verdict& verdict);
 
-  void attach(StoreWorker* worker) { worker_ = worker; }  // null: no external tier
+  void attach(StoreWorker& worker) { worker_ = &worker; }  // before the first step
   void initial_weights(const WeightUpdate& weights) { weights_.apply(weights); }
   // Told as each step begins and after each weights write.
   std::function<void(const SchedulerOutput&)> on_step;
@@ -74,7 +74,7 @@ class SimRank {
   void wake_up(Epoch sealed_epoch);
 
   const RankWeights& weights() const { return weights_; }
-  std::uint64_t weight_writes() const { return weight_writes_; }
+  std::uint64_t weight_writes() const;
   std::size_t queued() const { return work_.size() + (running_ ? 1 : 0); }
   std::uint64_t steps_ended() const { return steps_ended_; }
   const RankOptions& options() const { return options_; }
@@ -99,7 +99,6 @@ class SimRank {
   Verdict& verdict_;
   StoreWorker* worker_ = nullptr;
   RankWeights weights_;
-  std::uint64_t weight_writes_ = 0;
   std::uint64_t steps_ended_ = 0;
   std::vector<std::vector<toy::KvEntry>> slots_;
   std::deque<std::function<void()>> work_;

@@ -78,7 +78,7 @@ Replica::RankParts::RankParts(Surroundings world, std::size_t replica, const Mod
       worker(worker_options(world.plan, info, number), store, memory, send, receive),
       server(worker, server_options(world.plan), quick, bulk),
       rank(world.kernel, rank_options(world.plan, number), process, memory, world.verdict) {
-  rank.attach(&worker);
+  rank.attach(worker);
 }
 
 Replica::Replica(Surroundings world, std::size_t number)

@@ -82,6 +82,8 @@ class Replica {
   bool crashed() const { return crashed_; }
   std::size_t number() const { return number_; }
   const Fence& fence() const { return fence_; }
+  // Somebody wrote weights, and no fence came since: what its cache holds is nobody's.
+  bool unfenced_write() const { return unfenced_write_; }
   bool has_work() const;
   bool has_loads() const;
   bool keeps_requests() const { return keeps_requests_; }
@@ -155,6 +157,7 @@ class Replica {
   std::uint64_t resets_in_a_row_ = 0;
   bool scheduled_since_adopt_ = false;
   bool keeps_requests_ = false;
+  bool unfenced_write_ = false;
   bool crashed_ = false;
   std::uint64_t write_count_ = 0;
   std::uint64_t update_count_ = 0;

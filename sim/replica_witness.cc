@@ -51,6 +51,7 @@ void Replica::watch_engine() {
 
 void Replica::note_epoch() {
   seen_epoch_ = fence_.epoch();
+  unfenced_write_ = false;
   kernel().trace("epoch", {number_, seen_epoch_, short_id(fence_.scope_id())});
   std::uint64_t slowest = ~std::uint64_t{0};
   std::uint64_t quickest = 0;
@@ -91,6 +92,7 @@ void Replica::note_write(bool announced) {
   if (announced && !fence_.sealed()) {
     verdict().violation("SEAL", "weights are written while a scope is open");
   }
+  unfenced_write_ = unfenced_write_ || !announced;
   on_write(announced);
 }
 

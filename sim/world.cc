@@ -126,6 +126,7 @@ World::Ticket* World::submit(const PlannedRequest& planned) {
     });
     if (again) verdict_.saw(Overlap::kRequestIdReuse);
     ticket->last = kernel_.now();
+    ticket->mixed = replica(planned.replica).unfenced_write();
     oracle_.learn(ticket->tokens, ticket->extra);
     added = ticket.get();
     open_[name].push_back(added);
