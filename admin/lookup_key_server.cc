@@ -51,7 +51,7 @@ LookupServerStats LookupKeyServer::stats() const {
           .busy_lookups = busy_lookups_};
 }
 
-void LookupKeyServer::handle(Frames message, ReplyFn reply) {
+void LookupKeyServer::handle(const Frames& message, ReplyFn reply) {
   ++requests_;
   Result<Request> request = decode_request(message, options_.limits);
   if (!request) {

@@ -39,7 +39,7 @@ class LookupKeyServer {
   LookupKeyServer(LookupBackend& backend, Options options, Executor& quick, Executor& bulk);
 
   // Any thread. `reply` is called exactly once, from here or from an executor.
-  void handle(Frames message, ReplyFn reply);
+  void handle(const Frames& message, ReplyFn reply);
 
   LookupServerStats stats() const;
 

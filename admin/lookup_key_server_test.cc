@@ -48,8 +48,8 @@ class TestRank {
   }
 
   void start() {
-    auto zmq = ZmqServer::start(endpoint_, [this](Frames message, ReplyFn reply) {
-      server_.handle(std::move(message), std::move(reply));
+    auto zmq = ZmqServer::start(endpoint_, [this](const Frames& message, ReplyFn reply) {
+      server_.handle(message, std::move(reply));
     });
     ASSERT_TRUE(zmq.has_value()) << zmq.error().message;
     zmq_ = std::move(*zmq);

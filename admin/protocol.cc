@@ -331,6 +331,7 @@ Frames encode_foreign_lookup(ForeignDialect dialect, const LookupRequest& reques
   Frames frames = {to_bytes(LOOKUP_MSG), std::move(num_tokens)};
   if (dialect == ForeignDialect::kSeed) {
     std::vector<std::string> texts;
+    texts.reserve(request.block_hashes.size());
     for (const BlockHash& hash : request.block_hashes) texts.push_back(hash.hex());
     frames.push_back(encode_msgpack_strings(texts));
     return frames;

@@ -54,8 +54,8 @@ Result<std::unique_ptr<LoneRank>> LoneRank::start(const std::string& endpoint, i
     return std::unexpected(loaded.error());
   }
   LookupKeyServer& server = *rank->server_;
-  auto socket = ZmqServer::start(endpoint, [&server](Frames message, ReplyFn reply) {
-    server.handle(std::move(message), std::move(reply));
+  auto socket = ZmqServer::start(endpoint, [&server](const Frames& message, ReplyFn reply) {
+    server.handle(message, std::move(reply));
   });
   if (!socket) return std::unexpected(socket.error());
   rank->socket_ = std::move(*socket);

@@ -1,5 +1,4 @@
-// Reads the examples of docs/formats.md, so that tests keep the page true. The test
-// binary defines NEWMOON_SOURCE_DIR.
+// Reads the examples of docs/formats.md, so that tests keep the page true.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,6 +11,10 @@
 #include <vector>
 
 #include "base/transport.h"
+
+#ifndef NEWMOON_SOURCE_DIR  // the build defines it for the tests that read the page
+#define NEWMOON_SOURCE_DIR "."
+#endif
 
 namespace newmoon::testing {
 
