@@ -62,6 +62,7 @@ std::size_t hop_count(ResetMode mode) {
 
 std::size_t print_hops(const std::vector<SeedTrace::Line>& lines, ResetMode mode,
                        SeedReport& report) {
+  std::printf("\n");
   print_row("vLLM", "Newmoon", "says");
   std::size_t next = 0;  // in kHops
   std::size_t seen = 0;

@@ -9,14 +9,16 @@ namespace newmoon {
 namespace {
 
 // Of the prompt's 24 tokens, in blocks of 4: the last block is always computed.
-constexpr std::string_view kHit = "20 external, 4 computed";
-constexpr std::string_view kMiss = "0 external, 24 computed";
+constexpr std::string_view kHit = "0 local, 20 external, 4 computed";
+constexpr std::string_view kLocalHit = "20 local, 0 external, 4 computed";
+constexpr std::string_view kMiss = "0 local, 0 external, 24 computed";
 
 std::string sources(const SeedGeneration& generation) {
   const RequestCounters& counters = generation.end.counters;
   // Those of the answer are computed one by one, but the last, which nobody attends to.
   const std::uint64_t of_answer = generation.tokens.empty() ? 0 : generation.tokens.size() - 1;
-  return std::to_string(counters.external_hit_tokens) + " external, " +
+  return std::to_string(counters.local_hit_tokens) + " local, " +
+         std::to_string(counters.external_hit_tokens) + " external, " +
          std::to_string(counters.computed_tokens - of_answer) + " computed";
 }
 
@@ -73,6 +75,7 @@ class Walk {
  private:
   void fill() {
     ask("a prompt of 24 tokens, nothing cached", kMiss, 1);
+    ask("the same prompt again", kLocalHit, 1);
     check_values("values in the store before the reset", filled());
     if (options_.identity == IdentityMode::kUnique) return;
     // What every reset did before the seed: the external tier goes on as it was.
