@@ -19,6 +19,7 @@ void add_engine_process_command(CLI::App& app, int& exit_code) {
   command->add_option("--mode", options->mode);
   command->add_option("--faults", options->faults);
   command->add_option("--ranks", options->ranks);
+  command->add_option("--kv-blocks", options->kv_blocks);
   command->callback([options, &exit_code] { exit_code = run_engine_process(*options); });
 }
 

@@ -51,6 +51,11 @@ void add_rollout_command(CLI::App& app, int& exit_code) {
   command->add_option("--requests", options->requests, "requests a cycle");
   command->add_option("--max-tokens", options->max_tokens, "output tokens a request");
   command->add_option("--shots", options->shots, "problems in the shared prefix");
+  command->add_option("--kv-blocks", options->kv_blocks, "blocks of an engine's own cache");
+  command->add_option("--pause-mode", options->pause_mode, "for every update, not each in turn")
+      ->check(CLI::IsMember({"abort", "wait", "keep"}));
+  command->add_flag("--repeat-problems", options->repeat_problems,
+                    "every cycle asks the same problems");
   command->add_option("--json", options->json_path, "write the report here");
   command->add_flag("!--no-verify", options->verify, "do not compare with cold engines");
   command->callback([options, &exit_code] { exit_code = run(*options); });

@@ -23,7 +23,6 @@ using Json = nlohmann::json;
 
 constexpr int kContextTokensMax = 2048;
 constexpr int kSequencesMax = 6;
-constexpr std::size_t kBlockCount = 960;
 constexpr Duration kStoreTimeout = std::chrono::seconds(5);
 constexpr Duration kPauseTimeout = std::chrono::seconds(5);
 constexpr Duration kWaitPauseTimeout = std::chrono::seconds(60);  // requests run to their end
@@ -132,7 +131,8 @@ Status EngineProcess::start() {
   Result<std::unique_ptr<LlamaTokenizer>> tokenizer = LlamaTokenizer::load(options_.files.base);
   if (!tokenizer) return std::unexpected(tokenizer.error());
   tokenizer_ = std::move(*tokenizer);
-  Result<std::unique_ptr<KvArena>> arena = KvArena::create(runner_->kv_layout(), kBlockCount);
+  Result<std::unique_ptr<KvArena>> arena =
+      KvArena::create(runner_->kv_layout(), options_.kv_blocks);
   if (!arena) return std::unexpected(arena.error());
   arena_ = std::move(*arena);
   if (const Status attached = runner_->attach(arena_.get()); !attached) return attached;

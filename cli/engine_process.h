@@ -31,6 +31,7 @@ struct EngineProcessOptions {
   std::string mode = "exact";
   std::string faults;
   std::size_t ranks = 2;
+  std::size_t kv_blocks = 960;
   int threads = 1;
 };
 

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "cli/child_process.h"
+#include "cli/fault_spec.h"
 
 namespace newmoon {
 namespace {
@@ -171,7 +172,8 @@ Status Rollout::run_cycle(int cycle) {
 }
 
 const std::string& Rollout::problem(int cycle, int k) const {
-  const std::size_t distinct = static_cast<std::size_t>(cycle) % kWeights.size();
+  const std::size_t distinct =
+      options_.repeat_problems ? 0 : static_cast<std::size_t>(cycle) % kWeights.size();
   const std::size_t index =
       distinct * static_cast<std::size_t>(options_.requests) + static_cast<std::size_t>(k);
   return prompts_.problems[index % prompts_.problems.size()];
@@ -240,7 +242,10 @@ Status Rollout::start_in_flight(int cycle) {
 }
 
 Status Rollout::change_weights(int cycle, CycleReport& row) {
-  row.pause_mode = kPauseModes[static_cast<std::size_t>(cycle - 1) % kPauseModes.size()];
+  row.pause_mode = options_.pause_mode;
+  if (row.pause_mode.empty()) {
+    row.pause_mode = kPauseModes[static_cast<std::size_t>(cycle - 1) % kPauseModes.size()];
+  }
   if (const Status started = start_in_flight(cycle - 1); !started) return started;
   double resume_ms = 0;
   const std::array<Control, 4> controls = {{
@@ -302,13 +307,14 @@ Status check(const RolloutOptions& options) {
                                        ".." + std::to_string(high) + ", not " +
                                        std::to_string(value));
   };
-  const std::array<Status, 6> checks = {
+  const std::array<Status, 7> checks = {
       in_range("engines", options.engines, 1, 8),
       in_range("ranks", options.ranks, 1, 30),
       in_range("cycles", options.cycles, 1, 100),
       in_range("requests", options.requests, options.engines * kInFlightPerEngine, 1000),
       in_range("max-tokens", options.max_tokens, 4, 512),
       in_range("shots", options.shots, 1, 16),
+      in_range("kv-blocks", options.kv_blocks, 16, 1'000'000),
   };
   for (const Status& status : checks) {
     if (!status) return status;
@@ -334,6 +340,7 @@ std::vector<std::string> engine_process_argv(const RolloutOptions& options, cons
       {"--weights", weights},
       {"--mode", options.mode},
       {"--ranks", std::to_string(options.ranks)},
+      {"--kv-blocks", std::to_string(options.kv_blocks)},
       {"--faults", store == "none" ? std::string() : options.faults}};
   for (const auto& [option, value] : arguments) {
     if (value.empty()) continue;
@@ -345,6 +352,9 @@ std::vector<std::string> engine_process_argv(const RolloutOptions& options, cons
 
 Result<RolloutReport> run_rollout(const RolloutOptions& options) {
   if (const Status checked = check(options); !checked) return std::unexpected(checked.error());
+  if (const auto faults = parse_fault_spec(options.faults); !faults) {
+    return std::unexpected(faults.error());
+  }
   Result<PromptSet> prompts = load_prompts(options.files.problems, options.shots);
   if (!prompts) return std::unexpected(prompts.error());
   Result<RolloutReport> report = [&]() -> Result<RolloutReport> {
@@ -352,6 +362,7 @@ Result<RolloutReport> run_rollout(const RolloutOptions& options) {
     if (!fleet) return std::unexpected(fleet.error());
     return Rollout(options, std::move(*prompts), std::move(*fleet)).run();
   }();
+  if (report) report->with_faults = !options.faults.empty();
   if (!report || !options.verify) return report;
   const Status compared = compare_with_cold_engines(options, *report);
   if (!compared) return std::unexpected(compared.error());

@@ -28,9 +28,12 @@ struct RolloutOptions {
   int engines = 2;
   int ranks = 2;
   int cycles = 5;
-  int requests = 20;    // a cycle, over all engines
-  int max_tokens = 24;  // output tokens a request
-  int shots = 4;        // problems in the shared prefix
+  int requests = 20;             // a cycle, over all engines
+  int max_tokens = 24;           // output tokens a request
+  int shots = 4;                 // problems in the shared prefix
+  int kv_blocks = 960;           // of each engine's own cache
+  std::string pause_mode;        // for every update; "": abort, wait, keep in turn
+  bool repeat_problems = false;  // every cycle asks the same ones, so that stale hits show
   bool verify = true;
 };
 
@@ -64,6 +67,7 @@ struct RolloutReport {
   std::uint64_t compared_requests = 0;
   std::vector<std::string> differing_requests;
   bool verified = false;
+  bool with_faults = false;  // loads and saves fail by design: hits are not required
 
   // Whether each cycle's engines found blocks of each other in the store, and the
   // first requests of a cycle found those of an earlier cycle with the same weights.
