@@ -24,11 +24,15 @@ struct Better {
 };
 
 Token best_token(std::span<const float> logits) {
-  Token best = 0;
-  for (std::size_t i = 1; i < logits.size(); ++i) {
-    if (value_of(logits[i]) > value_of(logits[best])) best = static_cast<Token>(i);
+  Token best_id = 0;
+  float best = -std::numeric_limits<float>::infinity();
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    if (logits[i] > best) {  // never true of a NaN
+      best = logits[i];
+      best_id = static_cast<Token>(i);
+    }
   }
-  return best;
+  return best_id;
 }
 
 // Ids of tokens of which the `count` best stand in front in order.
