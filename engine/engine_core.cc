@@ -65,7 +65,6 @@ std::vector<RequestOutput> EngineCore::step() {
   settle();
   if (is_resident()) submit_steps();
   collect_outputs();
-  settle();
   return scheduler_.take_outputs();
 }
 
@@ -122,11 +121,11 @@ void EngineCore::pause_generation(PauseMode mode, bool clear_cache, Time deadlin
                      .wait_until = deadline - for_reset,
                      .deadline = deadline,
                      .done = std::move(done)});
-  settle();
 }
 
+// Whoever waits for a pause has had all outputs from before it.
 bool EngineCore::is_complete(const PendingPause& pause) const {
-  if (scheduler_.forward_steps_in_flight() > 0) return false;
+  if (scheduler_.forward_steps_in_flight() > 0 || scheduler_.has_outputs()) return false;
   return pause.mode == PauseMode::kKeep || !scheduler_.has_schedulable();
 }
 

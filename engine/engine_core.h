@@ -88,9 +88,9 @@ class EngineCore {
   std::optional<Time> next_deadline() const;
 
   // --- pause ---
-  // `done` comes from here or from a later step(), once complete or by `deadline`, and
-  // then tells the truth. With `clear_cache` the caches are reset in either case, for
-  // which the last fifth of the time is kept.
+  // `done` comes from a later step(), once complete or by `deadline`, and tells the truth;
+  // what was said before the pause has left step() by then. With `clear_cache` the caches are reset
+  // in either case, for which the last fifth of the time is kept.
   void pause_generation(PauseMode mode, bool clear_cache, Time deadline,
                         std::function<void(PauseAnswer)> done);
   // kBadRequest: asleep. A pause still pending is answered as not complete.
@@ -115,14 +115,16 @@ class EngineCore {
 
   // --- weights (rule SEAL); block on the executor ---
   Status start_weight_update();  // kBadRequest: one is under way
-  // Outside of start/finish, the weights are adopted at the next step scheduled.
+  // Outside of start/finish, the weights are adopted at the next step scheduled. After
+  // an error only where a digest can say what they are; else the engine stays sealed
+  // until an update succeeds.
   Status update_weights(const WeightUpdate& update);
   // Opens the scope of the weights that all ranks have now. `weight_version` labels
   // them. On an error the engine stays sealed: requests run, without external tier.
   Status finish_weight_update(const std::optional<std::string>& weight_version);
   // For anything else that may write weights on the ranks: seals, runs `write` (which
   // must return only when every rank has, and see that the ranks count it as a weight
-  // write), and adopts at the next step scheduled.
+  // write), and goes on as update_weights() does.
   Status run_unknown_writer(const std::function<Status()>& write);
 
   const std::string& weight_version() const { return weight_version_; }
@@ -164,6 +166,7 @@ class EngineCore {
   bool is_resident() const { return weights_resident_ && kv_resident_; }
 
   void begin_weight_write();
+  void end_weight_write(bool succeeded);
   void adopt_if_due();
   Status adopt(const Result<WeightsReport>& report);
   bool label_is_trusted() const;

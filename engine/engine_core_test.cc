@@ -230,12 +230,18 @@ TEST_F(EngineCoreTest, PauseKeepWithALoadInFlight) {
   engine.add("r", prompt);
   for (int i = 0; i < 3; ++i) engine.step();
   ASSERT_TRUE(engine.external().has_outstanding_load("r"));
-  const PauseAnswer answer = engine.pause(PauseMode::kKeep, true);
-  EXPECT_TRUE(answer.complete);
-  EXPECT_TRUE(answer.reset->success);
-  EXPECT_EQ(answer.reset->preempted, 1u);
-  // The load may still write into its blocks.
-  EXPECT_EQ(engine.pool().used_count(), 7u);
+  std::optional<PauseAnswer> answer;
+  std::size_t used_blocks = 0;
+  engine.core().pause_generation(PauseMode::kKeep, true, engine.in(5s), [&](PauseAnswer given) {
+    answer = std::move(given);
+    used_blocks = engine.pool().used_count();
+  });
+  engine.step();
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_TRUE(answer->complete);
+  EXPECT_TRUE(answer->reset->success);
+  EXPECT_EQ(answer->reset->preempted, 1u);
+  EXPECT_EQ(used_blocks, 7u);  // the load may still write into them
   ASSERT_TRUE(engine.update(kB, "b"));
   ASSERT_TRUE(engine.core().resume_generation());
   engine.hold_transfers = false;

@@ -93,7 +93,7 @@ Status EngineCore::wake_weights() {
   const Result<WeightsReport> report = executor_.wake_up(false, fence_.epoch());
   if (!report) return std::unexpected(report.error());
   weights_resident_ = true;
-  if (sleep_level_ == 2) adopt_is_due_ = !update_under_way_;
+  if (sleep_level_ == 2) end_weight_write(true);
   return {};
 }
 
@@ -105,6 +105,13 @@ void EngineCore::begin_weight_write() {
   scheduler_.seal(keeps_requests_);
   label_is_fresh_ = false;
   adopt_is_due_ = false;
+}
+
+// After a failure only a digest can say what the weights are.
+void EngineCore::end_weight_write(bool succeeded) {
+  const bool known = succeeded || options_.identity == IdentityMode::kDigest;
+  adopt_is_due_ = known && !update_under_way_;
+  update_failed_ = update_failed_ || !known;
 }
 
 Status EngineCore::start_weight_update() {
@@ -123,10 +130,7 @@ Status EngineCore::update_weights(const WeightUpdate& update) {
   }
   begin_weight_write();
   const Result<WeightsReport> report = executor_.update_weights(update, false, fence_.epoch());
-  // After a failure only a digest can say what the weights are.
-  const bool known = report.has_value() || options_.identity == IdentityMode::kDigest;
-  adopt_is_due_ = known && !update_under_way_;
-  update_failed_ = update_failed_ || !known;
+  end_weight_write(report.has_value());
   if (!report) return std::unexpected(report.error());
   return {};
 }
@@ -148,7 +152,7 @@ Status EngineCore::finish_weight_update(const std::optional<std::string>& weight
 Status EngineCore::run_unknown_writer(const std::function<Status()>& write) {
   begin_weight_write();
   Status status = write();
-  adopt_is_due_ = !update_under_way_;
+  end_weight_write(status.has_value());
   return status;
 }
 

@@ -235,8 +235,9 @@ Scheduler::Admission Scheduler::admit(const RequestPtr& request, StepBuilder& bu
   }
   prepare_restart(*request);
   const std::uint32_t tokens = chunk(*request, builder.budget);
-  if (tokens == 0) return Admission::kShortage;
-  if (!make_room_waiting(*request, request->num_computed_tokens + tokens)) {
+  if (tokens == 0 || !make_room_waiting(*request, request->num_computed_tokens + tokens)) {
+    // What was loaded is worth keeping; what the local cache has, it will have again.
+    if (request->num_external_tokens == 0) kv_.truncate(*request, 0);
     return Admission::kShortage;
   }
   take_slot(request);
