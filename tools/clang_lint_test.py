@@ -48,9 +48,9 @@ class ClangLintTest(unittest.TestCase):
     def lint(self, check):
         return self.run_here(sys.executable, "tools/clang_lint.py", check)
 
-    def clang_build(self):
+    def tidy(self):
         self.run_here("cmake", "--preset", "clang")
-        return self.run_here("cmake", "--build", "build/clang")
+        return self.lint("tidy")
 
     def expect(self, result, code, text):
         self.assertEqual(result[0], code, result[1])
@@ -62,8 +62,16 @@ class ClangLintTest(unittest.TestCase):
         self.expect(self.lint("format"), 1, "base/planted.cc: format")
 
     def test_header_that_needs_another_before_it(self):
+        self.write("base/alone.h", GOOD_HEADER)
         self.expect(self.lint("headers"), 0, "0 failed")
-        self.write("base/planted.h", GOOD_HEADER.replace("#include <string>\n", ""))
+        self.write("base/alone.h", GOOD_HEADER.replace("#include <string>\n", ""))
+        self.expect(self.lint("headers"), 1, "base/alone.h: headers")
+
+    def test_header_that_its_source_does_not_include_first(self):
+        header = GOOD_HEADER.replace("#include <string>\n", "")
+        self.write("base/planted.h", header)
+        self.expect(self.tidy(), 1, "clang-diagnostic-error")
+        self.write("base/planted.cc", "#include <string>\n" + GOOD_SOURCE)
         self.expect(self.lint("headers"), 1, "base/planted.h: headers")
 
     def test_change_in_an_included_header_is_seen(self):
@@ -73,19 +81,18 @@ class ClangLintTest(unittest.TestCase):
         self.expect(self.lint("headers"), 1, "base/user.h: headers")
 
     def test_thread_safety(self):
-        self.expect(self.clang_build(), 0, "libnewmoon_base.a")
+        self.expect(self.tidy(), 0, "1 files, 0 failed")
         self.write("base/planted.cc", GOOD_SOURCE + '#include "base/thread_annotations.h"\n'
                    "newmoon::Mutex mutex;\nint guarded NM_GUARDED_BY(mutex);\n"
                    "int unlocked() { return guarded; }\n")
-        self.expect(self.clang_build(), 1, "requires holding mutex 'mutex'")
+        self.expect(self.tidy(), 1, "requires holding mutex 'mutex'")
 
     def test_tidy(self):
-        self.clang_build()
-        self.expect(self.lint("tidy"), 0, "1 files, 0 failed")
+        self.expect(self.tidy(), 0, "1 files, 0 failed")
         self.write("base/planted.cc", GOOD_SOURCE + "#include <utility>\n"
                    "std::string moved(std::string a) {\n"
                    "  std::string b = std::move(a);\n  return a + b;\n}\n")
-        self.expect(self.lint("tidy"), 1, "bugprone-use-after-move")
+        self.expect(self.tidy(), 1, "bugprone-use-after-move")
 
 
 if __name__ == "__main__":

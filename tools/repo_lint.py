@@ -34,7 +34,7 @@ BANNED_CALLS = [
 
 # Each library stands behind the folder that wraps it (docs/architecture.md).
 LIBRARY_HOMES = [
-    (r"zmq\.hp?p?", {"base"}),
+    (r"zmq\.hp?p?", {"base", "store"}),
     (r"openssl/.*", {"hash"}),
     (r"xxhash\.h", {"hash"}),
     (r"msgpack.*", {"admin", "store"}),

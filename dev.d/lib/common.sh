@@ -24,15 +24,20 @@ gate_result() {
   [[ "$2" == true ]]
 }
 
-# Configures and builds a preset into build/PRESET; the configure log shows only if it fails.
-build_preset() {  # PRESET [TARGET...]
-  local preset="$1" log
-  shift
-  log="$(cmake --preset "$preset" 2>&1)" || {
+# The configure log shows only if it fails.
+configure_preset() {  # PRESET
+  local log
+  log="$(cmake --preset "$1" 2>&1)" || {
     echo "$log" >&2
-    fail "cmake --preset $preset failed"
+    fail "cmake --preset $1 failed"
   }
-  CCACHE_BASEDIR="$ROOT" cmake --build "build/$preset" -j "$JOBS" ${1:+--target "$@"}
+}
+
+# Configures and builds a preset into build/PRESET. Paths are relative to ccache, so that
+# other copies of the tree share its hits.
+build_preset() {  # PRESET
+  configure_preset "$1"
+  CCACHE_BASEDIR="$ROOT" cmake --build "build/$1" -j "$JOBS"
 }
 
 # Runs a preset's tests and ends with ctest's summary. A test that did not run is a failure:
