@@ -319,6 +319,11 @@ Status check(const RolloutOptions& options) {
   for (const Status& status : checks) {
     if (!status) return status;
   }
+  if (options.store == "memory" && options.store_bytes == 0) {
+    return fail(Code::kBadRequest,
+                "--store-bytes 0: the memory store needs a budget; for no external tier use "
+                "--store none");
+  }
   return {};
 }
 
@@ -362,7 +367,7 @@ Result<RolloutReport> run_rollout(const RolloutOptions& options) {
     if (!fleet) return std::unexpected(fleet.error());
     return Rollout(options, std::move(*prompts), std::move(*fleet)).run();
   }();
-  if (report) report->with_faults = !options.faults.empty();
+  if (report) report->hits_required = options.faults.empty() && options.store != "none";
   if (!report || !options.verify) return report;
   const Status compared = compare_with_cold_engines(options, *report);
   if (!compared) return std::unexpected(compared.error());

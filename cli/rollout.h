@@ -67,7 +67,7 @@ struct RolloutReport {
   std::uint64_t compared_requests = 0;
   std::vector<std::string> differing_requests;
   bool verified = false;
-  bool with_faults = false;  // loads and saves fail by design: hits are not required
+  bool hits_required = true;  // not with faults, which make loads and saves fail
 
   // Whether each cycle's engines found blocks of each other in the store, and the
   // first requests of a cycle found those of an earlier cycle with the same weights.
