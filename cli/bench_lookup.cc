@@ -1,13 +1,10 @@
 #include "cli/bench_lookup.h"
 
-#include <stdlib.h>
-
 #include <algorithm>
-#include <filesystem>
-#include <system_error>
 
 #include "admin/lookup_key_client.h"
 #include "base/random.h"
+#include "base/temp_folder.h"
 #include "cli/lone_rank.h"
 
 namespace newmoon {
@@ -19,25 +16,6 @@ constexpr int kSamplesMin = 200;
 constexpr int kSamplesMax = 5000;
 constexpr Duration kRowTime = std::chrono::milliseconds(500);
 constexpr Duration kPatience = std::chrono::seconds(10);
-
-class SocketFolder {
- public:
-  SocketFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "newmoon_bench_XXXXXX").string();
-    if (mkdtemp(name.data()) != nullptr) path_ = name;
-  }
-  ~SocketFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  SocketFolder(const SocketFolder&) = delete;
-  SocketFolder& operator=(const SocketFolder&) = delete;
-
-  std::string endpoint() const { return "ipc://" + path_ + "/rank0.sock"; }
-
- private:
-  std::string path_;
-};
 
 std::vector<BlockHash> make_hashes(Random& random, int count) {
   std::vector<BlockHash> hashes;
@@ -122,11 +100,13 @@ Result<std::vector<LookupBenchRow>> bench_lookup(std::span<const int> blocks) {
   SeededRandom random(1);
   const std::vector<BlockHash> present = make_hashes(random, most);
   const std::vector<BlockHash> absent = make_hashes(random, most);
-  const SocketFolder folder;
-  const auto rank = LoneRank::start(folder.endpoint(), kBlockSize, present);
+  const Result<TempFolder> folder = TempFolder::create();
+  if (!folder) return std::unexpected(folder.error());
+  const std::string endpoint = "ipc://" + folder->path() + "/rank0.sock";
+  const auto rank = LoneRank::start(endpoint, kBlockSize, present);
   if (!rank) return std::unexpected(rank.error());
   SystemClock clock;
-  const auto transport = ZmqClientTransport::connect({folder.endpoint()}, clock);
+  const auto transport = ZmqClientTransport::connect({endpoint}, clock);
   if (!transport) return std::unexpected(transport.error());
   Asker asker(**transport, clock);
 

@@ -5,9 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <filesystem>
 #include <memory>
+#include <optional>
 
+#include "base/temp_folder.h"
 #include "cli/child_process.h"
 #include "cli/fault_spec.h"
 
@@ -40,7 +41,7 @@ class Fleet {
   static Result<Fleet> start(const RolloutOptions& options);
   Fleet(Fleet&&) = default;
   Fleet& operator=(Fleet&&) = delete;
-  ~Fleet();
+  ~Fleet();  // the engines first, then their store
 
   std::size_t size() const { return engines_.size(); }
   ChildProcess& engine(std::size_t i) { return engines_[i]; }
@@ -51,7 +52,7 @@ class Fleet {
   Fleet() = default;
   Status start_store(const RolloutOptions& options);
 
-  std::string folder_;  // of the store's socket; removed at the end
+  std::optional<TempFolder> folder_;  // of the store's socket
   std::string store_url_;
   std::unique_ptr<ChildProcess> store_server_;
   std::vector<ChildProcess> engines_;
@@ -60,12 +61,10 @@ class Fleet {
 Status Fleet::start_store(const RolloutOptions& options) {
   store_url_ = options.store;
   if (options.store != "memory") return {};
-  std::string folder = (std::filesystem::temp_directory_path() / "newmoon-XXXXXX").string();
-  if (mkdtemp(folder.data()) == nullptr) {
-    return fail(Code::kUnavailable, "cannot make a folder for the store's socket in " + folder);
-  }
-  folder_ = folder;
-  store_url_ = "ipc://" + folder_ + "/store.sock";
+  Result<TempFolder> folder = TempFolder::create();
+  if (!folder) return std::unexpected(folder.error());
+  folder_.emplace(std::move(*folder));
+  store_url_ = "ipc://" + folder_->path() + "/store.sock";
   Result<ChildProcess> server = ChildProcess::start(
       "store server", {own_program_path(), "store-server", "--endpoint", store_url_,
                        "--store-bytes", std::to_string(options.store_bytes), "--json-lines"});
@@ -98,8 +97,6 @@ Result<Fleet> Fleet::start(const RolloutOptions& options) {
 Fleet::~Fleet() {
   engines_.clear();
   store_server_.reset();
-  std::error_code ignored;
-  if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
 }
 
 Result<std::vector<Json>> Fleet::call_all(const Json& request, Duration timeout) {

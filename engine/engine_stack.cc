@@ -1,7 +1,5 @@
 #include "engine/engine_stack.h"
 
-#include <cstdlib>
-#include <filesystem>
 #include <utility>
 
 #include "base/log.h"
@@ -41,8 +39,6 @@ EngineStack::~EngineStack() {
     rank->socket->stop();
     rank->worker->close();
   }
-  std::error_code ignored;
-  if (!own_folder_.empty()) std::filesystem::remove_all(own_folder_, ignored);
 }
 
 Result<std::unique_ptr<EngineStack>> EngineStack::start(Options options, Parts parts) {
@@ -64,11 +60,9 @@ Status EngineStack::start_ranks() {
                                        std::to_string(options_.rank_count));
   }
   if (options_.socket_folder.empty()) {
-    std::string folder = (std::filesystem::temp_directory_path() / "newmoon-XXXXXX").string();
-    if (mkdtemp(folder.data()) == nullptr) {
-      return fail(Code::kUnavailable, "cannot make a folder for sockets like " + folder);
-    }
-    own_folder_ = folder;
+    Result<TempFolder> folder = TempFolder::create();
+    if (!folder) return std::unexpected(folder.error());
+    own_folder_.emplace(std::move(*folder));
   }
   for (std::size_t r = 0; r < options_.rank_count; ++r) {
     Result<std::unique_ptr<Rank>> rank = start_rank(r);
@@ -101,7 +95,7 @@ Result<std::unique_ptr<EngineStack::Rank>> EngineStack::start_rank(std::size_t r
   rank->server =
       std::make_unique<LookupKeyServer>(*rank->worker, server, *rank->quick, *rank->bulk);
 
-  const std::string folder = own_folder_.empty() ? options_.socket_folder : own_folder_;
+  const std::string folder = own_folder_ ? own_folder_->path() : options_.socket_folder;
   rank->endpoint = "ipc://" + folder + "/lookup-" + options_.engine_id + "-rank" + suffix + ".sock";
   Result<std::unique_ptr<ZmqServer>> socket = ZmqServer::start(
       rank->endpoint, [server = rank->server.get()](Frames message, ReplyFn reply) {

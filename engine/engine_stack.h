@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "admin/lookup_key_server.h"
+#include "base/temp_folder.h"
 #include "base/zmq_transport.h"
 #include "engine/engine_core.h"
 #include "engine/local_executor.h"
@@ -93,7 +94,7 @@ class EngineStack {
   BlockHasher hasher_;
   Fence fence_;
   BlockPool pool_;
-  std::string own_folder_;  // to be removed
+  std::optional<TempFolder> own_folder_;
 
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::unique_ptr<ClientTransport> transport_;
