@@ -61,8 +61,8 @@ struct WorkerReport {
   std::size_t rank = 0;
   std::vector<LoadReport> loads;
   std::vector<SaveReport> saves;
-  // Rule BIND: an epoch whose jobs met weights other than those it is bound to. The
-  // scheduler must fence.
+  // Rule BIND: an epoch whose steps or jobs met weights other than those it is bound to.
+  // The scheduler must fence.
   std::optional<Epoch> unbound_epoch;
   std::uint64_t weight_writes = 0;
 };

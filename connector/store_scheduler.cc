@@ -212,6 +212,7 @@ void StoreScheduler::finish_save(std::uint64_t job_id) {
   for (const BlockRef& block : save.job.blocks) pins_.unpin(block.block);
   if (!save.stored || save.job.epoch != fence_.epoch()) return;
   for (const BlockRef& block : save.job.blocks) events_.push_back({save.job.epoch, block.hash});
+  while (events_.size() > options_.events_max) events_.pop_front();
 }
 
 // --- ends and fences ---
@@ -314,6 +315,9 @@ ResetAnswer StoreScheduler::summarise(const LookupKeyClient::ResetAnswer& reply)
   return answer;
 }
 
-std::vector<StoredEvent> StoreScheduler::take_events() { return std::exchange(events_, {}); }
+std::vector<StoredEvent> StoreScheduler::take_events() {
+  const std::deque<StoredEvent> events = std::exchange(events_, {});
+  return {events.begin(), events.end()};
+}
 
 }  // namespace newmoon

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -85,6 +86,7 @@ class StoreScheduler {
     ResetMode reset_mode = ResetMode::kFence;
     std::uint32_t min_load_tokens = 0;  // shorter hits are not worth a load
     bool save = true;
+    std::size_t events_max = 100'000;  // not taken yet; beyond it the oldest are lost
   };
 
   StoreScheduler(Options options, const Fence& fence, LookupKeyClient& client, BlockPins& pins);
@@ -185,7 +187,7 @@ class StoreScheduler {
   std::map<std::uint64_t, Save> saves_;                           // by job id
   std::vector<std::uint64_t> pending_loads_;                      // in no metadata yet
   std::vector<FinishedLoad> finished_loads_;                      // to be told
-  std::vector<StoredEvent> events_;
+  std::deque<StoredEvent> events_;
   std::set<std::size_t> dead_ranks_;
   std::uint64_t last_load_id_ = 0;
   std::uint64_t last_job_id_ = 0;

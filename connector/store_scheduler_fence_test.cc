@@ -121,7 +121,9 @@ TEST_F(StoreSchedulerFenceTest, NothingIsPublishedWhileSealed) {
   fence_.seal();
   scheduler_->on_fence();
   compute({1});
-  EXPECT_THAT(step("a", 16, {1}).saves, IsEmpty());
+  const ConnectorMetadata metadata = step("a", 16, {1});
+  EXPECT_THAT(metadata.saves, IsEmpty());
+  EXPECT_THAT(metadata.weight_writes, IsEmpty());
   EXPECT_FALSE(scheduler_->update_state_after_alloc("a", load_blocks(1), hashes(1), 0, 16));
 }
 
@@ -158,6 +160,20 @@ TEST_F(StoreSchedulerFenceTest, EventsOfTheOldEpochAreDropped) {
   run(step("a", 16, {1}));
   fence_.reset(true);
   scheduler_->on_fence();
+  EXPECT_THAT(scheduler_->take_events(), IsEmpty());
+}
+
+TEST_F(StoreSchedulerFenceTest, ASaveReportedAfterTheFenceIsNotTold) {
+  compute({1});
+  const ConnectorMetadata metadata = step("a", 16, {1});
+  for (std::size_t rank = 0; rank < kRanks; ++rank) {
+    execute(rank, metadata);
+    ranks_[rank]->run_all();
+  }
+  fence_.reset(true);
+  scheduler_->on_fence();
+  collect();  // stored by all, in the epoch before
+  EXPECT_EQ(pins_.pinned(), 0);
   EXPECT_THAT(scheduler_->take_events(), IsEmpty());
 }
 

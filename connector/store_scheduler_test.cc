@@ -86,6 +86,7 @@ TEST_F(StoreSchedulerTest, AHitBeyondTheRequestIsCut) {
     transport_.deliver(rank, encode_reply(*request, std::uint32_t{4'000'000'007}));
   };
   EXPECT_EQ(match("a", 50), 48u);
+  EXPECT_EQ(match("b", 48), 32u);  // the last token, also if the server does not cut
 }
 
 // --- loads ---
@@ -325,6 +326,15 @@ TEST_F(StoreSchedulerTest, ABlockThatOneRankDroppedIsNotTold) {
           report_of(1, SaveReport{job, SaveOutcome::kDropped})});
   EXPECT_THAT(scheduler_->take_events(), IsEmpty());
   EXPECT_EQ(pins_.pinned(), 0);
+}
+
+TEST_F(StoreSchedulerTest, EventsNobodyTakesAreBounded) {
+  make_scheduler({.events_max = 2});
+  compute({1, 2, 3});
+  run(step("a", 48, {1, 2, 3}));
+  const std::vector<StoredEvent> events = scheduler_->take_events();
+  ASSERT_THAT(events, SizeIs(2));
+  EXPECT_EQ(events[1].hash, test_hash(3));
 }
 
 // --- a dead rank ---

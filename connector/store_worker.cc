@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
+#include <memory>
+#include <string>
 #include <utility>
 
 #include "base/log.h"
@@ -308,18 +311,24 @@ void StoreWorker::report_load(const LoadJob& job, std::size_t good_blocks) {
   report_.loads.push_back(std::move(report));
 }
 
-void StoreWorker::count(std::uint64_t StoreWorkerStats::* counter, std::uint64_t amount) {
+std::uint64_t StoreWorker::count(std::uint64_t StoreWorkerStats::* counter, std::uint64_t amount) {
   MutexLock lock(mutex_);
-  stats_.*counter += amount;
+  return stats_.*counter += amount;
 }
 
 void StoreWorker::count_failure(const Error& error) {
-  if (error.code == Code::kMiss) return count(&StoreWorkerStats::missing_blocks);
+  if (error.code == Code::kMiss) {
+    count(&StoreWorkerStats::missing_blocks);
+    return;
+  }
   const bool corrupt = error.code == Code::kCorrupt;
-  count(corrupt ? &StoreWorkerStats::corrupt_blocks : &StoreWorkerStats::store_errors);
+  const std::uint64_t seen =
+      count(corrupt ? &StoreWorkerStats::corrupt_blocks : &StoreWorkerStats::store_errors);
+  // Every doubling only: a store that is gone fails every job.
+  if (!std::has_single_bit(seen)) return;
   log(LogLevel::kWarning, kLog,
-      "rank " + std::to_string(options_.rank) + ": " + to_string(error) +
-          (corrupt ? "; the block is computed instead" : ""));
+      "rank " + std::to_string(options_.rank) + ": " + to_string(error) + " (" +
+          std::to_string(seen) + " so far)" + (corrupt ? "; the block is computed instead" : ""));
 }
 
 // --- drain and remove_all ---

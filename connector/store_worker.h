@@ -107,7 +107,7 @@ class StoreWorker final : public LookupBackend {
   void add_dropped(const Dropped& dropped);
   void report_save(const SaveJob& job, SaveOutcome outcome);
   void report_load(const LoadJob& job, std::size_t good_blocks);
-  void count(std::uint64_t StoreWorkerStats::* counter, std::uint64_t amount = 1);
+  std::uint64_t count(std::uint64_t StoreWorkerStats::* counter, std::uint64_t amount = 1);
   void count_failure(const Error& error);
   void log_hop(const std::string& what) const;
   void when_drained(std::function<void()> done);

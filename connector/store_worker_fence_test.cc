@@ -133,6 +133,16 @@ TEST_F(StoreWorkerFenceTest, AStepThatRunsAfterAWeightWritePublishesNothing) {
   EXPECT_EQ(worker_->lookup({test_scope(1), 5, 16, {test_hash(3)}}).error().code, Code::kFenced);
 }
 
+TEST_F(StoreWorkerFenceTest, AWriteWhileSealedIsNoNews) {
+  const ConnectorMetadata sealed{5, {}, {}};  // bound to nothing
+  worker_->start_load_kv(sealed);
+  worker_->note_weight_write(5);
+  worker_->start_load_kv(sealed);
+  EXPECT_FALSE(worker_->get_finished().unbound_epoch);
+  worker_->start_load_kv({6, {}, {}, {1}});  // adopted
+  EXPECT_FALSE(worker_->get_finished().unbound_epoch);
+}
+
 TEST_F(StoreWorkerFenceTest, AWeightWriteDuringAGetFailsTheLoad) {
   preload({1}, kOld, 5);
   store_.after_get = [this] { worker_->note_weight_write(0); };
