@@ -60,11 +60,6 @@ struct FaultyStore::CapturedPut {
   bool checksum = true;
 };
 
-struct FaultyStore::LatePut {
-  Time due;
-  CapturedPut put;
-};
-
 FaultyStore::FaultyStore(KvStore& inner, std::vector<FaultRule> rules, Clock& clock, Random& random)
     : inner_(inner), clock_(clock), random_(random) {
   for (FaultRule& rule : rules) add_rule(std::move(rule));
@@ -201,7 +196,7 @@ std::vector<Status> FaultyStore::put(std::span<const PutItem> items) {
       statuses[i] = std::unexpected(injected(Code::kDeadline));
       CapturedPut put = capture(items[i], rules);
       MutexLock lock(mutex_);
-      late_puts_.push_back({clock_.now() + late, std::move(put)});
+      late_puts_.emplace(clock_.now() + late, std::move(put));
       continue;
     }
     positions.push_back(i);
@@ -223,19 +218,18 @@ std::vector<Status> FaultyStore::put(std::span<const PutItem> items) {
 }
 
 void FaultyStore::store_late_puts() {
-  std::vector<LatePut> due;
+  std::vector<CapturedPut> due;  // in order of time, and of the calls
   {
     MutexLock lock(mutex_);
-    const Time now = clock_.now();
-    const auto is_later = [&](const LatePut& late) { return late.due > now; };
-    const auto first_due = std::stable_partition(late_puts_.begin(), late_puts_.end(), is_later);
-    due.assign(std::make_move_iterator(first_due), std::make_move_iterator(late_puts_.end()));
-    late_puts_.erase(first_due, late_puts_.end());
+    const auto end = late_puts_.upper_bound(clock_.now());
+    for (auto late = late_puts_.begin(); late != end; ++late) {
+      due.push_back(std::move(late->second));
+    }
+    late_puts_.erase(late_puts_.begin(), end);
   }
-  std::ranges::stable_sort(due, {}, &LatePut::due);
-  for (const LatePut& late : due) {
-    const ConstFragment payload(late.put.payload);
-    const PutItem item{late.put.key, late.put.header, {&payload, 1}, late.put.checksum};
+  for (const CapturedPut& put : due) {
+    const ConstFragment payload(put.payload);
+    const PutItem item{put.key, put.header, {&payload, 1}, put.checksum};
     inner_.put({&item, 1});  // whoever asked for it has its answer
   }
 }

@@ -53,7 +53,6 @@ class FaultyStore final : public KvStore {
     std::uint64_t fired = 0;
   };
   struct CapturedPut;
-  struct LatePut;
   // The rules that apply to each of a call's items.
   using Plan = std::vector<std::vector<FaultRule>>;
 
@@ -77,7 +76,7 @@ class FaultyStore final : public KvStore {
   std::uint64_t faults_ NM_GUARDED_BY(mutex_) = 0;
   std::set<std::string> released_ NM_GUARDED_BY(mutex_);
   std::map<std::string, std::size_t> waiting_ NM_GUARDED_BY(mutex_);
-  std::vector<LatePut> late_puts_ NM_GUARDED_BY(mutex_);
+  std::multimap<Time, CapturedPut> late_puts_ NM_GUARDED_BY(mutex_);  // by when they are due
 };
 
 }  // namespace newmoon
