@@ -315,6 +315,18 @@ TEST_F(ContractTest, W5_DeadRanksReportsAreNotAwaited) {
   EXPECT_EQ(engine.finished["r"].counters.external_hit_tokens, 0u);
 }
 
+TEST_F(ContractTest, W5_LookupThatIsNeverAnsweredIsAMissAndHoldsUpNobody) {
+  TestEngine engine({}, store_.store);
+  engine.silent_ranks = 2;
+  engine.add("r", prompt_);
+  engine.add("short", {1, 2, 3});  // less than a block: nothing to look up
+  engine.run_until("short", 6);
+  EXPECT_THAT(engine.tokens["r"], IsEmpty());
+  engine.clock().advance(2s);
+  engine.run();
+  EXPECT_EQ(engine.tokens["r"], engine.cold(kA, prompt_));
+}
+
 // --- W6: no block is reused while anything may still read or write it ---
 
 TEST_F(ContractTest, W6_SourceOfAQueuedSaveIsNotReused) {

@@ -335,6 +335,20 @@ TEST_F(SchedulerTest, ContinuingRequestRestartsFromWholeBlocks) {
   EXPECT_EQ(step->input.sequences[1].num_computed_tokens, 0u);
 }
 
+// Rule BIRTH: a block begun in one epoch and filled in another is of the older one.
+TEST_F(SchedulerTest, BlockFilledAcrossAFenceIsNotPublished) {
+  make({});
+  add("a", 2);
+  run(1);
+  EXPECT_EQ(reset(false).tainted_requests, 1u);
+  run(4);  // its first block is full now: 1 2 7 7
+  RequestInput same;
+  same.id = "b";
+  same.prompt = {1, 2, 7, 7, 9};
+  ASSERT_TRUE(scheduler_->add_request(std::move(same)));
+  EXPECT_EQ(schedule()->input.sequences.back().num_computed_tokens, 0u);
+}
+
 TEST_F(SchedulerTest, TaintEndsWhenAllBlocksAreDropped) {
   make({});
   add("a", 16);
