@@ -55,12 +55,6 @@ void KvCacheManager::note_births(const EngineRequest& request, std::uint32_t fir
   }
 }
 
-bool KvCacheManager::is_current(const EngineRequest& request) const {
-  // Births only ever fall along a table, but for blocks not written yet.
-  const std::uint32_t written = (request.num_computed_tokens + block_size_ - 1) / block_size_;
-  return written == 0 || pool_.birth(request.blocks[written - 1]) == pool_.epoch();
-}
-
 void KvCacheManager::publish(EngineRequest& request) {
   const std::size_t full = request.num_computed_tokens / block_size_;
   const std::span<const Token> tokens(request.tokens);

@@ -33,8 +33,6 @@ class KvCacheManager {
   // Rule BIRTH: tokens [first, last) will be computed, or were loaded, in `epoch`.
   void note_births(const EngineRequest& request, std::uint32_t first, std::uint32_t last,
                    Epoch epoch);
-  // Whether every block it holds was born in the current epoch.
-  bool is_current(const EngineRequest& request) const;
   // Puts its full computed blocks that are of the current epoch into the local cache.
   void publish(EngineRequest& request);
 
