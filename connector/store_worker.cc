@@ -127,8 +127,7 @@ void StoreWorker::drain(std::function<void(Result<FenceAck>)> done) {
 
 FenceAck StoreWorker::status() {
   MutexLock lock(mutex_);
-  const Dropped dropped = dropped_.floor == floor_.floor() ? dropped_ : Dropped{};
-  return {floor_.floor(), dropped.loads, dropped.saves, floor_.weight_writes()};
+  return {floor_.floor(), dropped_.loads, dropped_.saves, floor_.weight_writes()};
 }
 
 // --- saves ---
