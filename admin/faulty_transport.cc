@@ -43,7 +43,7 @@ bool apply_field(std::string_view field, TransportFaultRule& rule) {
   if (field == "drop") {
     rule.drop = true;
   } else if (const auto rank = number_after(field, "rank=")) {
-    rule.rank = *rank;
+    rule.rank = rank;
   } else if (const auto nth = number_after(field, "nth="); nth && *nth > 0) {
     rule.nth = *nth;
   } else if (const auto every = number_after(field, "every="); every && *every > 0) {

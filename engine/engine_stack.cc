@@ -99,7 +99,7 @@ Result<std::unique_ptr<EngineStack::Rank>> EngineStack::start_rank(std::size_t r
   rank->endpoint = "ipc://" + folder + "/lookup-" + options_.engine_id + "-rank" + suffix + ".sock";
   Result<std::unique_ptr<ZmqServer>> socket = ZmqServer::start(
       rank->endpoint, [server = rank->server.get()](Frames message, ReplyFn reply) {
-        server->handle(std::move(message), std::move(reply));
+        server->handle(message, std::move(reply));
       });
   if (!socket) return std::unexpected(socket.error());
   rank->socket = std::move(*socket);

@@ -23,7 +23,6 @@ void erase_each(std::multiset<BlockId>& set, const std::vector<BlockId>& blocks)
 
 SimMemory::SimMemory(std::size_t rank, int block_count, int block_size, Verdict& verdict)
     : rank_(rank),
-      block_count_(block_count),
       block_size_(block_size),
       verdict_(verdict),
       low_(static_cast<std::size_t>(block_count * block_size) * kHalfBytes),

@@ -56,7 +56,6 @@ class SimMemory final : public BlockMemory {
   std::string name(BlockId block) const;
 
   const std::size_t rank_;
-  const int block_count_;
   const int block_size_;
   Verdict& verdict_;
   Bytes low_;

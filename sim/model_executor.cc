@@ -59,7 +59,7 @@ void SimModelExecutor::rank_ended(std::uint64_t step_id, std::size_t rank, RankO
   for (Step& step : steps_) {
     if (step.step_id != step_id) continue;
     step.outputs[rank] = std::move(output);
-    end_if_complete(step);
+    return end_if_complete(step);
   }
 }
 
