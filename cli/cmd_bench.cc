@@ -12,6 +12,7 @@
 #include "cli/commands.h"
 #include "cli/model_files.h"
 #ifdef NEWMOON_LLAMA
+#include "cli/bench_external.h"
 #include "cli/bench_model.h"
 #endif
 
@@ -129,8 +130,13 @@ Result<BenchResult> run_hash(const BenchOptions&) {
 
 #ifdef NEWMOON_LLAMA
 Result<BenchResult> run_model(const BenchOptions& options) {
-  const auto rows = bench_model({.model_path = options.model});
+  ModelBenchOptions model;
+  model.model_path = options.model;
+  Result<std::vector<ModelBenchRow>> rows = bench_model(model);
   if (!rows) return std::unexpected(rows.error());
+  Result<ModelBenchRow> external = bench_external_hit(model);
+  if (!external) return std::unexpected(external.error());
+  rows->push_back(std::move(*external));
   BenchResult result;
   for (const ModelBenchRow& row : *rows) {
     result.rows.push_back(
