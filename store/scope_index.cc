@@ -187,9 +187,10 @@ void ScopeIndex::Partition::prefetch_bucket(std::uint32_t tag) {
 
 void ScopeIndex::Partition::prefetch_entry(std::uint32_t tag) {
   if (buckets_ == 0) return;
-  const auto* lines = reinterpret_cast<const std::uint8_t*>(bucket(tag));
-  __builtin_prefetch(lines);
-  __builtin_prefetch(lines + 64);
+  // As a number: the bucket may be empty, and null has no address behind it.
+  const auto lines = reinterpret_cast<std::uintptr_t>(bucket(tag));
+  __builtin_prefetch(reinterpret_cast<const void*>(lines));
+  __builtin_prefetch(reinterpret_cast<const void*>(lines + 64));
 }
 
 void ScopeIndex::Partition::add(Entry* entry) {
