@@ -27,7 +27,7 @@ constexpr Duration kStoreTimeout = std::chrono::seconds(5);
 constexpr Duration kPauseTimeout = std::chrono::seconds(5);
 constexpr Duration kWaitPauseTimeout = std::chrono::seconds(60);  // requests run to their end
 constexpr Duration kIdle = std::chrono::microseconds(300);
-constexpr Duration kFlushTimeout = std::chrono::seconds(20);
+constexpr Duration kFlushTimeout = std::chrono::seconds(60);
 
 Json error_reply(const Error& error) {
   return {{"error", {{"code", traits(error.code).wire_name}, {"message", error.message}}}};

@@ -22,7 +22,7 @@ constexpr std::array<std::string_view, 3> kPauseModes = {"abort", "wait", "keep"
 constexpr Duration kStartTimeout = std::chrono::seconds(60);
 constexpr Duration kGenerateTimeout = std::chrono::minutes(10);
 constexpr Duration kControlTimeout = std::chrono::seconds(60);
-constexpr int kInFlightPerEngine = 2;  // requests that run while the weights change
+constexpr int kProblemsPerEngine = 2;  // at least: those of start_in_flight()
 
 // One line that is redrawn on a terminal, and a line a stage elsewhere.
 void show_progress(int cycle, int cycles, std::string_view stage) {
@@ -45,8 +45,10 @@ class Fleet {
 
   std::size_t size() const { return engines_.size(); }
   ChildProcess& engine(std::size_t i) { return engines_[i]; }
-  // The same request to every engine at once; their replies in order.
-  Result<std::vector<Json>> call_all(const Json& request, Duration timeout);
+  // The same request to every engine at once.
+  Status send_all(const Json& request);
+  // One reply of each engine, in order.
+  Result<std::vector<Json>> receive_all(Duration timeout);
 
  private:
   Fleet() = default;
@@ -99,10 +101,14 @@ Fleet::~Fleet() {
   store_server_.reset();
 }
 
-Result<std::vector<Json>> Fleet::call_all(const Json& request, Duration timeout) {
+Status Fleet::send_all(const Json& request) {
   for (ChildProcess& engine : engines_) {
-    if (const Status sent = engine.send(request); !sent) return std::unexpected(sent.error());
+    if (const Status sent = engine.send(request); !sent) return sent;
   }
+  return {};
+}
+
+Result<std::vector<Json>> Fleet::receive_all(Duration timeout) {
   std::vector<Json> replies;
   for (ChildProcess& engine : engines_) {
     Result<Json> reply = engine.receive(timeout);
@@ -123,13 +129,15 @@ class Rollout {
   Status run_cycle(int cycle);
   Status generate(int cycle, CycleReport& row);
   Status change_weights(int cycle, CycleReport& row);
-  Status start_in_flight(int cycle);
+  Status start_in_flight(int coming_cycle);
   Status collect_in_flight(CycleReport& row);
 
   // One control call to all engines; `ms` becomes the slowest engine's time.
   struct Control {
     Json request;
     double* ms;
+    Duration timeout = kControlTimeout;
+    int earlier_replies = 0;  // of calls sent before, not yet received
   };
   Status run_control(const Control& control, CycleReport& row);
   // Takes one engine's outputs into the row and the list of spans.
@@ -221,19 +229,19 @@ Status Rollout::generate(int cycle, CycleReport& row) {
   return {};
 }
 
-Status Rollout::start_in_flight(int cycle) {
-  // Problems that the neighbour has just answered: one of their loads may be under
-  // way when the pause comes, while another request decodes.
+Status Rollout::start_in_flight(int coming_cycle) {
+  // A problem that the neighbour has just answered, whose load may be under way when the
+  // pause comes, and one that it is asked in the coming cycle, whose save may be. Not waited
+  // for: the pause follows on each engine as soon as it has come so far.
   for (std::size_t i = 0; i < fleet_.size(); ++i) {
-    Json requests = Json::array();
     const int neighbour = static_cast<int>((i + 1) % fleet_.size());
-    for (int n = 0; n < kInFlightPerEngine; ++n) {
-      const int k = neighbour + n * static_cast<int>(fleet_.size());
-      requests.push_back(request(cycle, k, "-across-" + std::to_string(i)));
-    }
-    const Result<Json> started = fleet_.engine(i).call(
-        {{"op", "submit"}, {"requests", requests}, {"until_output_tokens", 3}}, kGenerateTimeout);
-    if (!started) return std::unexpected(started.error());
+    const int second = neighbour + static_cast<int>(fleet_.size());
+    const std::string suffix = "-across-" + std::to_string(i);
+    const Json requests = Json::array(
+        {request(coming_cycle - 1, neighbour, suffix), request(coming_cycle, second, suffix)});
+    const Status sent = fleet_.engine(i).send(
+        {{"op", "submit"}, {"requests", requests}, {"until_output_tokens", 3}});
+    if (!sent) return sent;
   }
   return {};
 }
@@ -243,10 +251,13 @@ Status Rollout::change_weights(int cycle, CycleReport& row) {
   if (row.pause_mode.empty()) {
     row.pause_mode = kPauseModes[static_cast<std::size_t>(cycle - 1) % kPauseModes.size()];
   }
-  if (const Status started = start_in_flight(cycle - 1); !started) return started;
+  if (const Status started = start_in_flight(cycle); !started) return started;
   double resume_ms = 0;
   const std::array<Control, 4> controls = {{
-      {{{"op", "pause"}, {"mode", row.pause_mode}, {"clear_cache", true}}, &row.pause_ms},
+      {{{"op", "pause"}, {"mode", row.pause_mode}, {"clear_cache", true}},
+       &row.pause_ms,
+       kGenerateTimeout,
+       1},
       {{{"op", "update"}, {"weights", row.weights}}, &row.update_ms},
       {{{"op", "reset"}}, &row.reset_ms},
       {{{"op", "resume"}}, &resume_ms},
@@ -258,7 +269,12 @@ Status Rollout::change_weights(int cycle, CycleReport& row) {
 }
 
 Status Rollout::run_control(const Control& control, CycleReport& row) {
-  const Result<std::vector<Json>> replies = fleet_.call_all(control.request, kControlTimeout);
+  if (const Status sent = fleet_.send_all(control.request); !sent) return sent;
+  for (int i = 0; i < control.earlier_replies; ++i) {
+    const Result<std::vector<Json>> earlier = fleet_.receive_all(control.timeout);
+    if (!earlier) return std::unexpected(earlier.error());
+  }
+  const Result<std::vector<Json>> replies = fleet_.receive_all(control.timeout);
   if (!replies) return std::unexpected(replies.error());
   for (const Json& reply : *replies) {
     if (reply.at("ms") < *control.ms) continue;
@@ -269,7 +285,8 @@ Status Rollout::run_control(const Control& control, CycleReport& row) {
 }
 
 Status Rollout::collect_in_flight(CycleReport& row) {
-  const Result<std::vector<Json>> replies = fleet_.call_all({{"op", "collect"}}, kGenerateTimeout);
+  if (const Status sent = fleet_.send_all({{"op", "collect"}}); !sent) return sent;
+  const Result<std::vector<Json>> replies = fleet_.receive_all(kGenerateTimeout);
   if (!replies) return std::unexpected(replies.error());
   for (const Json& reply : *replies) take(reply, row);
   return {};
@@ -308,7 +325,7 @@ Status check(const RolloutOptions& options) {
       in_range("engines", options.engines, 1, 8),
       in_range("ranks", options.ranks, 1, 30),
       in_range("cycles", options.cycles, 1, 100),
-      in_range("requests", options.requests, options.engines * kInFlightPerEngine, 1000),
+      in_range("requests", options.requests, options.engines * kProblemsPerEngine, 1000),
       in_range("max-tokens", options.max_tokens, 4, 512),
       in_range("shots", options.shots, 1, 16),
       in_range("kv-blocks", options.kv_blocks, 16, 1'000'000),
