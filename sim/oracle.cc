@@ -56,21 +56,28 @@ void Oracle::check_store(SharedStore& store, const LayoutId& layout, bool final)
   for (const Key& key : std::vector<Key>(store.keys)) check_value(store, key, layout, final);
 }
 
-void Oracle::check_value(SharedStore& store, const Key& key, const LayoutId& layout, bool final) {
-  const auto size = static_cast<std::size_t>(hasher_.block_size()) * toy::kKvEntryBytes;
-  Bytes payload(size);
+std::optional<Bytes> Oracle::read(SharedStore& store, const Key& key,
+                                  const LayoutId& layout) const {
+  Bytes payload(static_cast<std::size_t>(hasher_.block_size()) * toy::kKvEntryBytes);
   const Fragment whole(payload);
   const GetItem item{.key = key, .payload = {&whole, 1}, .checksum = true};
-  const Result<GetValue> value = store.inner.get({&item, 1}).front();
-  if (!value) return;  // not there, or no longer
-  const std::string name = key.to_string();
-  const Status self =
-      verify_header(value->header, key, layout, size, value->payload_checksum, false);
-  if (!self) {
-    verdict_.violation(
-        "SELF", "the store holds a value that is not " + name + ": " + to_string(self.error()));
-    return;
+  const Result<GetValue> value = store.truth.get({&item, 1}).front();
+  if (!value) return std::nullopt;
+  // What was damaged where it lies says so itself (rule SELF).
+  if (!verify_header(value->header, key, layout, payload.size(), value->payload_checksum, true)) {
+    return std::nullopt;
   }
+  return payload;
+}
+
+bool Oracle::is_readable(SharedStore& store, const Key& key, const LayoutId& layout) const {
+  return read(store, key, layout).has_value();
+}
+
+void Oracle::check_value(SharedStore& store, const Key& key, const LayoutId& layout, bool final) {
+  const std::optional<Bytes> payload = read(store, key, layout);
+  if (!payload) return;
+  const std::string name = key.to_string();
   const auto scope = scopes_.find(key.scope);
   if (scope == scopes_.end()) {
     verdict_.violation("W2", name + " is stored under a scope that nobody opened");
@@ -84,7 +91,7 @@ void Oracle::check_value(SharedStore& store, const Key& key, const LayoutId& lay
     verdict_.violation("W2", name + " is of a shard that does not exist");
     return;
   }
-  if (compute(scope->second.weights[key.shard.tp], key.block).payload == payload) return;
+  if (compute(scope->second.weights[key.shard.tp], key.block).payload == *payload) return;
   verdict_.violation("W2", name + " holds KV that the weights of its scope did not compute");
 }
 

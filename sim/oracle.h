@@ -36,6 +36,8 @@ class Oracle {
 
   // Checks every value that is in the store. `final`: nothing may be unknown any more.
   void check_store(SharedStore& store, const LayoutId& layout, bool final);
+  // Whether a value is there, undamaged.
+  bool is_readable(SharedStore& store, const Key& key, const LayoutId& layout) const;
   void check_value(SharedStore& store, const Key& key, const LayoutId& layout, bool final);
 
  private:
@@ -58,6 +60,8 @@ class Oracle {
     }
   };
 
+  // The payload of an undamaged value; nullopt: it is not there.
+  std::optional<Bytes> read(SharedStore& store, const Key& key, const LayoutId& layout) const;
   const Computed& compute(toy::Weights weights, const BlockHash& hash);
 
   const BlockHasher& hasher_;

@@ -13,9 +13,9 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 constexpr std::array<std::string_view, static_cast<std::size_t>(Protocol::kCount)> kProtocols = {
-    "pause_abort", "pause_wait",  "pause_keep", "pause_keep_mix", "in_flight",
-    "sleep_1",     "sleep_2",     "no_finish",  "reset_only",     "pause_only",
-    "partial",     "unannounced", "crash",
+    "pause_abort", "pause_wait",  "pause_keep",     "pause_keep_mix", "in_flight",
+    "sleep_1",     "sleep_2",     "no_finish",      "reset_only",     "pause_only",
+    "partial",     "unannounced", "unknown_writer", "crash",
 };
 
 class Drawer {
@@ -43,6 +43,7 @@ class Drawer {
 
   void draw_engines();
   void draw_faults();
+  std::string draw_rules();
   void draw_prefixes();
   void draw_episodes();
   PlannedEpisode draw_episode(std::size_t index);
@@ -66,11 +67,13 @@ void Drawer::draw_engines() {
   plan_.step_tokens_max =
       std::max(plan_.step_tokens_max, plan_.slots + 2 * plan_.prefill_tokens_min);
   const int longest = 36 / plan_.block_size + 2;  // blocks of the longest request
-  plan_.block_count = static_cast<std::size_t>(longest + pick(0, 14));
+  plan_.block_count = static_cast<std::size_t>(longest + pick(0, 8));
   plan_.paged = random_.chance(60);
   plan_.steps_in_flight_max = random_.chance(50) ? 2 : 1;
   plan_.writes_overtake = random_.chance(40);
-  plan_.digest = random_.chance(75);
+  plan_.identity = one_of<IdentityMode>(
+      std::array{IdentityMode::kDigest, IdentityMode::kDigest, IdentityMode::kDigest,
+                 IdentityMode::kTrustedLabel, IdentityMode::kUnique});
   plan_.remove_all = plan_.replicas == 1 && random_.chance(8);
   plan_.checksum = random_.chance(90);
   plan_.min_load_tokens = random_.chance(15) ? 8 : 0;
@@ -89,9 +92,9 @@ void Drawer::draw_faults() {
   const auto percent = [&](unsigned high) {
     return random_.chance(45) ? static_cast<unsigned>(pick(1, static_cast<int>(high))) : 0u;
   };
-  plan_.network.loss_percent = percent(25);
+  plan_.network.loss_percent = percent(15);
   plan_.network.repeat_percent = percent(20);
-  plan_.network.slow_percent = percent(30);
+  plan_.network.slow_percent = percent(15);
   plan_.network.cut_percent = random_.chance(20) ? percent(8) : 0;
   plan_.network.delay_max = between(microseconds(20), microseconds(800));
   plan_.store.slow_percent = percent(60);
@@ -102,11 +105,31 @@ void Drawer::draw_faults() {
   plan_.store.forget_percent = random_.chance(40) ? percent(20) : 0;
   plan_.store.call_max = between(microseconds(20), milliseconds(3));
   plan_.stall_percent = percent(20);
+  if (random_.chance(30)) plan_.store_rules = draw_rules();
   const bool some = plan_.network.loss_percent + plan_.network.repeat_percent +
                         plan_.network.slow_percent + plan_.store.slow_percent +
                         plan_.stall_percent >
                     0;
   if (!some) plan_.store.slow_percent = 30;  // every seed has a fault
+}
+
+// Ways to be wrong that outlive the call: bytes that arrive after a put was given up,
+// puts that are lost, values that are damaged where they lie.
+std::string Drawer::draw_rules() {
+  const std::string late = std::to_string(pick(5, 60));
+  const std::array<std::string, 6> rules = {
+      "put:share=30:late_ms=" + late,
+      "put:share=10:drop",
+      "put:share=10:corrupt",
+      "put:share=10:truncate",
+      "get:every=3:delay_ms=" + late + ":when=after",
+      "hit:every=4:drop",
+  };
+  std::string spec = rules[0];
+  for (std::size_t i = 1; i < rules.size(); ++i) {
+    if (random_.chance(25)) spec += "," + rules[i];
+  }
+  return spec;
 }
 
 void Drawer::draw_prefixes() {
@@ -135,8 +158,9 @@ PlannedEpisode Drawer::draw_episode(std::size_t index) {
   // The first two always bring new weights.
   const auto last = index < 2 ? Protocol::kNoFinish : Protocol::kCrash;
   episode.protocol = static_cast<Protocol>(random_.below(static_cast<std::uint64_t>(last) + 1));
+  if (index >= 2 && random_.chance(30)) episode.protocol = Protocol::kResetOnly;
   // A -> B -> A and the like: few versions, often the one before.
-  episode.update = full_weights(random_.below(3));
+  episode.update = full_weights(random_.below(random_.chance(75) ? 2 : 3));
   if (random_.chance(15)) {
     episode.update = SetLora{.path = random_.chance(30) ? "" : "adapter", .scale = 1.0f};
   } else if (random_.chance(15)) {
@@ -145,6 +169,8 @@ PlannedEpisode Drawer::draw_episode(std::size_t index) {
   episode.resets = pick(0, 3);
   episode.clear_cache = random_.chance(60);
   episode.reset_running = random_.chance(70);
+  episode.reset_connector = random_.chance(60);
+  episode.keep_verified = random_.chance(30);
   episode.finish = random_.chance(80);
   episode.pause_mode = pick(0, 2);
   episode.rank = random_.below(plan_.ranks);
@@ -155,7 +181,7 @@ PlannedEpisode Drawer::draw_episode(std::size_t index) {
 
 void Drawer::draw_episodes() {
   span_ = between(milliseconds(60), milliseconds(160));
-  const std::size_t count = static_cast<std::size_t>(pick(2, 5));
+  const std::size_t count = static_cast<std::size_t>(pick(2, 6));
   for (std::size_t i = 0; i < count; ++i) {
     PlannedEpisode episode = draw_episode(i);
     const auto part = span_ / static_cast<Duration::rep>(count);
@@ -183,7 +209,7 @@ PlannedRequest Drawer::draw_request(std::size_t index) {
 }
 
 void Drawer::draw_requests() {
-  const std::size_t count = static_cast<std::size_t>(pick(10, 24));
+  const std::size_t count = static_cast<std::size_t>(pick(14, 36));
   for (std::size_t i = 0; i < count; ++i) plan_.requests.push_back(draw_request(i));
 }
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/random.h"
-#include "engine/model_executor.h"
+#include "engine/engine_core.h"
 #include "hash/block_hash.h"
 #include "sim/network.h"
 #include "sim/shared_store.h"
@@ -41,6 +41,7 @@ enum class Protocol : std::uint8_t {
   kPauseOnly,       // no update: pause and resume, cleared or not
   kPartialFailure,  // some ranks refuse; tried again, sometimes after steps
   kUnannounced,     // a rank's weights are written behind the engine's back
+  kUnknownWriter,   // an unknown RPC writes weights, announced
   kCrash,           // a rank dies, the engine is restarted
   kCount
 };
@@ -54,6 +55,8 @@ struct PlannedEpisode {
   int resets = 1;
   bool clear_cache = true;
   bool reset_running = true;
+  bool reset_connector = true;
+  bool keep_verified = false;
   bool finish = true;
   int pause_mode = 0;    // for kPauseOnly: abort, wait, keep
   std::size_t rank = 0;  // that fails, dies or is written to
@@ -76,7 +79,7 @@ struct Plan {
   bool paged = false;
   int steps_in_flight_max = 1;
   bool writes_overtake = false;
-  bool digest = true;       // identities are verified; else each update gets a unique scope
+  IdentityMode identity = IdentityMode::kDigest;
   bool remove_all = false;  // reset mode remove_all, one replica
   bool checksum = true;
   std::uint32_t min_load_tokens = 0;
@@ -91,7 +94,7 @@ struct Plan {
 
   NetworkFaults network;
   StoreFaults store;
-  bool any_fault = false;
+  std::string store_rules;  // of the FaultyStore under it (store/fault_rule.h); "" = none
 
   std::vector<PlannedRequest> requests;
   std::vector<PlannedEpisode> episodes;

@@ -149,7 +149,7 @@ void Replica::make_engine() {
   };
   core_ = std::make_unique<EngineCore>(
       EngineCore::Options{.scheduler = {.reset_mode = mode},
-                          .identity = plan.digest ? IdentityMode::kDigest : IdentityMode::kUnique,
+                          .identity = plan.identity,
                           .name_space = "run-" + std::to_string(plan.seed)},
       EngineCore::Parts{.scheduler = {.info = info_,
                                       .hasher = world_.hasher,
@@ -228,6 +228,14 @@ bool Replica::call(const std::function<void(EngineCore&)>& command) {
   return ran;
 }
 
+bool Replica::call_writer(const std::function<void(EngineCore&)>& command) {
+  return call([&](EngineCore& core) {
+    writes_weights_ = true;
+    command(core);
+    writes_weights_ = false;
+  });
+}
+
 std::optional<PauseAnswer> Replica::pause(PauseMode mode, bool clear_cache) {
   const auto answer = std::make_shared<std::optional<PauseAnswer>>();
   if (mode == PauseMode::kKeep && has_loads()) verdict().saw(Overlap::kKeepWithLoad);
@@ -264,22 +272,23 @@ std::optional<SleepAnswer> Replica::sleep(int level, PauseMode mode) {
   return *answer;
 }
 
-std::optional<CacheResetAnswer> Replica::reset(bool reset_running, bool reset_connector) {
+std::optional<CacheResetAnswer> Replica::reset(bool reset_running, bool reset_connector,
+                                               bool keep_verified) {
   std::optional<CacheResetAnswer> answer;
   call([&](EngineCore& core) {
     const Time deadline = kernel().now() + world_.plan.deadline;
     const Epoch before = fence_.epoch();
     const std::optional<ScopeId> scope = fence_.scope_id();
-    const bool must_keep =
-        scope && !fence_.scope()->is_unique() && (!scheduled_since_adopt_ || !reset_connector);
+    const bool must_keep = scope && !fence_.scope()->is_unique() &&
+                           (!scheduled_since_adopt_ || !reset_connector || keep_verified);
     const std::uint64_t sent = transport_.sent_count();
-    answer = core.reset_prefix_cache(reset_running, reset_connector, deadline);
+    answer = core.reset_prefix_cache(reset_running, reset_connector, deadline, keep_verified);
     check_in_time("a reset", deadline);
     // One fence and one reset to each rank; draining and removing in remove_all.
     if (transport_.sent_count() - sent > 6 * ranks_.size() + 6) {
       verdict().violation("W3", "a reset sent more messages than there are ranks to tell");
     }
-    check_reset(*answer, before);
+    check_reset(*answer, before, reset_connector);
     check_outcome(*answer, scope);
     if (must_keep && answer->scope != ScopeOutcome::kKept) {
       verdict().violation("W8", "a reset gave up a verified scope that nobody had used");
@@ -300,9 +309,22 @@ std::optional<bool> Replica::wake_up() {
 
 Status Replica::update(const WeightUpdate& update) {
   Status status = fail(Code::kUnavailable, "the engine is dead");
-  call([&](EngineCore& core) {
+  call_writer([&](EngineCore& core) {
     ++update_count_;
     status = core.update_weights(update);
+  });
+  return status;
+}
+
+Status Replica::write_unknown(const WeightUpdate& update) {
+  Status status = fail(Code::kUnavailable, "the engine is dead");
+  call_writer([&](EngineCore& core) {
+    ++update_count_;
+    status = core.run_unknown_writer([&]() -> Status {
+      const auto written = executor_->update_weights(update, false, fence_.epoch());
+      if (!written) return std::unexpected(written.error());
+      return {};
+    });
   });
   return status;
 }

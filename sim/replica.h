@@ -53,14 +53,19 @@ class Replica {
   // --- for drivers, in a fiber ---
   // Runs `command` on the engine's loop and waits for it. False: the engine is dead.
   bool call(const std::function<void(EngineCore&)>& command);
+  // So too; the command seals or adopts, so it may wait for weights, but for no message.
+  bool call_writer(const std::function<void(EngineCore&)>& command);
   // Each checks the answer (contract W5) before it returns it. nullopt: dead.
   std::optional<PauseAnswer> pause(PauseMode mode, bool clear_cache);
   std::optional<SleepAnswer> sleep(int level, PauseMode mode);
-  std::optional<CacheResetAnswer> reset(bool reset_running, bool reset_connector);
+  std::optional<CacheResetAnswer> reset(bool reset_running, bool reset_connector,
+                                        bool keep_verified);
 
   // nullopt: dead or refused.
   std::optional<bool> wake_up();
   Status update(const WeightUpdate& update);
+  // Not by update_weights(), but told to the engine.
+  Status write_unknown(const WeightUpdate& update);
 
   // --- faults ---
   void crash(std::size_t rank);
@@ -122,9 +127,9 @@ class Replica {
   void note_submitted(const SchedulerOutput& step);
   void note_write(bool announced);
   void note_purge(const Scope& scope);
-  void check_fenced_first();
+  void check_may_wait();
   // `fenced_after`: the epoch before whatever asked for the reset.
-  void check_reset(const CacheResetAnswer& answer, Epoch fenced_after);
+  void check_reset(const CacheResetAnswer& answer, Epoch fenced_after, bool reset_connector);
   void check_outcome(const CacheResetAnswer& answer, const std::optional<ScopeId>& before);
   void check_pause(const PauseAnswer& answer, Epoch fenced_after);
   void check_in_time(std::string_view what, Time deadline);
@@ -158,6 +163,7 @@ class Replica {
   bool scheduled_since_adopt_ = false;
   bool keeps_requests_ = false;
   bool unfenced_write_ = false;
+  bool writes_weights_ = false;  // the running command seals or adopts
   bool crashed_ = false;
   std::uint64_t write_count_ = 0;
   std::uint64_t update_count_ = 0;

@@ -31,7 +31,7 @@ void Replica::watch_rank(RankParts& rank) {
 }
 
 void Replica::watch_engine() {
-  transport_.on_wait = [this] { check_fenced_first(); };
+  transport_.on_wait = [this] { check_may_wait(); };
   transport_.on_lost = [this](std::size_t, const Frames& frames) {
     if (as_text(frames.front()) == FENCE_MSG) verdict().saw(Overlap::kFenceLost);
   };
@@ -137,10 +137,13 @@ void Replica::note_finished(const RequestId& id) {
 
 // --- answers ---
 
-// Rule FIRST (contract W3): whoever waits for ranks has fenced before.
-void Replica::check_fenced_first() {
-  if (fence_.epoch() > epoch_before_call_) return;
-  verdict().violation("W3", "the engine waits for its ranks before it has fenced");
+// Rule FIRST (contract W3): whoever waits for ranks has fenced before, and only
+// resets wait.
+void Replica::check_may_wait() {
+  if (fence_.epoch() <= epoch_before_call_) {
+    verdict().violation("W3", "the engine waits for its ranks before it has fenced");
+  }
+  if (writes_weights_) verdict().violation("W3", "a seal or an adopt waits for the network");
 }
 
 // Whether a rank has an excuse for not answering: now, or when it was asked before.
@@ -155,7 +158,8 @@ void Replica::check_in_time(std::string_view what, Time deadline) {
   verdict().violation("W5", std::string(what) + " was answered after its deadline");
 }
 
-void Replica::check_reset(const CacheResetAnswer& answer, Epoch fenced_after) {
+void Replica::check_reset(const CacheResetAnswer& answer, Epoch fenced_after,
+                          bool reset_connector) {
   kernel().trace("reset", {number_, answer.success, answer.degraded, answer.silent_ranks.size(),
                            static_cast<std::uint64_t>(answer.scope)});
   if (answer.degraded) verdict().saw(Overlap::kDegradedReset);
@@ -163,6 +167,13 @@ void Replica::check_reset(const CacheResetAnswer& answer, Epoch fenced_after) {
   if (world_.plan.remove_all) return;
   if (!answer.success) {
     verdict().violation("W5", "a reset says that stale KV can be read: " + answer.error);
+  }
+  for (std::size_t r = 0; r < ranks_.size(); ++r) {
+    const bool silent = std::ranges::find(answer.silent_ranks, r) != answer.silent_ranks.end();
+    if (!reset_connector || silent || !ranks_[r]->process.alive) continue;
+    if (ranks_[r]->worker.status().floor < fence_.epoch()) {
+      verdict().violation("W5", "a reset says that a rank has fenced, and it has not");
+    }
   }
   if (!answer.degraded && !answer.silent_ranks.empty()) {
     verdict().violation("W5", "a rank was silent, and a reset does not say that it is degraded");
@@ -181,7 +192,7 @@ void Replica::check_outcome(const CacheResetAnswer& answer, const std::optional<
     verdict().violation("W8", "a reset says that the scope is new, and it is not");
   }
   if (answer.success && world_.plan.remove_all && answer.removed > 0) {
-    const Result<StoreStats> stats = world_.store.inner.stats();
+    const Result<StoreStats> stats = world_.store.truth.stats();
     if (stats && stats->blocks > 0) {
       verdict().violation("W5", "remove_all succeeded, and the store is not empty");
     }
@@ -197,7 +208,7 @@ void Replica::check_pause(const PauseAnswer& answer, Epoch fenced_after) {
   if (!answer.complete && answer.running_requests.empty() && answer.steps_in_flight == 0) {
     verdict().violation("W5", "a pause is not complete, and names nothing that runs");
   }
-  if (answer.reset) check_reset(*answer.reset, fenced_after);
+  if (answer.reset) check_reset(*answer.reset, fenced_after, true);
 }
 
 void Replica::check_at_rest() {

@@ -29,11 +29,12 @@ struct StoreFaults {
 
 // What all processes' views have in common.
 struct SharedStore {
-  SharedStore(Kernel& k, KvStore& inner_store, Verdict& v)
-      : kernel(k), inner(inner_store), verdict(v) {}
+  SharedStore(Kernel& k, KvStore& inner_store, KvStore& true_store, Verdict& v)
+      : kernel(k), inner(inner_store), truth(true_store), verdict(v) {}
 
   Kernel& kernel;
   KvStore& inner;
+  KvStore& truth;  // what inner stands on: for oracles, who must not be lied to
   Verdict& verdict;
   StoreFaults faults;
   // Every key anyone put, in the order of the first put, and who put it.

@@ -14,6 +14,10 @@ using std::chrono::seconds;
 // Everything that is under way must have ended so long after the faults.
 constexpr Duration kRestMax = seconds(20);
 
+std::vector<FaultRule> rules_of(const std::string& spec) {
+  return spec.empty() ? std::vector<FaultRule>{} : parse_fault_rules(spec).value();
+}
+
 }  // namespace
 
 World::World(Plan plan, FiberPool& fibers, TraceSink trace)
@@ -26,7 +30,9 @@ World::World(Plan plan, FiberPool& fibers, TraceSink trace)
       store_thread_(kernel_, milliseconds(1)),
       memory_store_({.budget_bytes = plan_.store_bytes, .free_slice_blocks = 4}, clock_,
                     store_thread_),
-      store_(kernel_, memory_store_, verdict_),
+      store_random_(plan_.seed),
+      faulty_store_(memory_store_, rules_of(plan_.store_rules), clock_, store_random_),
+      store_(kernel_, faulty_store_, memory_store_, verdict_),
       network_(plan_.network),
       lives_(plan_.replicas) {
   store_.faults = plan_.store;
@@ -246,6 +252,7 @@ void World::check_foreign_values() {
 
 void World::stop_faults() {
   network_ = {.delay_max = plan_.network.delay_max};
+  faulty_store_.clear_rules();
   store_.faults = {.call_max = plan_.store.call_max};
   kernel_.trace("faults end", {});
 }
@@ -267,6 +274,7 @@ void World::come_to_rest() {
   for (std::size_t number = 0; number < lives_.size(); ++number) probe(number);
   while (!at_rest() && kernel_.now() < limit) kernel_.sleep_for(milliseconds(2));
   for (const auto& lives : lives_) lives.back()->check_at_rest();
+  (void)faulty_store_.stats();  // puts that are late arrive now
   oracle_.check_store(store_, replica(0).layout(), true);
   check_foreign_values();
 }
@@ -279,7 +287,7 @@ SeedResult World::result() const {
   for (const auto& lives : lives_) {
     for (const auto& life : lives) result.updates += life->update_count();
   }
-  result.faults = verdict_.fault_count();
+  result.faults = verdict_.fault_count() + faulty_store_.faults();
   result.history_hash = kernel_.history_hash();
   result.violations = verdict_.violations();
   result.overlaps = verdict_.overlaps();

@@ -13,6 +13,7 @@
 #include "sim/plan.h"
 #include "sim/replica.h"
 #include "sim/runner.h"
+#include "store/faulty_store.h"
 #include "store/memory_store.h"
 
 namespace newmoon::sim {
@@ -72,6 +73,7 @@ class World {
   void resume(Replica& engine);
   void dwell(const PlannedEpisode& episode) { kernel_.sleep_for(episode.dwell); }
   void probe(std::size_t number);
+  std::size_t readable_blocks(const Replica& engine, const PlannedRequest& planned);
   void check_probe(const Ticket& ticket, std::size_t expected_tokens);
 
   const Plan plan_;
@@ -82,6 +84,8 @@ class World {
   Oracle oracle_;
   SimTaskQueue store_thread_;
   MemoryStore memory_store_;
+  SeededRandom store_random_;
+  FaultyStore faulty_store_;
   SharedStore store_;
   NetworkFaults network_;
   std::vector<std::vector<std::unique_ptr<Replica>>> lives_;  // by number; the last one lives

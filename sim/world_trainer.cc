@@ -61,6 +61,9 @@ void World::play(const PlannedEpisode& episode, Replica& engine) {
         dwell(episode);
       }
       return;
+    case Protocol::kUnknownWriter:
+      (void)engine.write_unknown(episode.update);
+      return repeat_resets(episode, engine);
     case Protocol::kCrash:
       return crash(episode, engine);
     case Protocol::kCount:
@@ -69,7 +72,7 @@ void World::play(const PlannedEpisode& episode, Replica& engine) {
 }
 
 void World::bring_weights(const PlannedEpisode& episode, Replica& engine) {
-  engine.call([](EngineCore& core) { (void)core.start_weight_update(); });
+  engine.call_writer([](EngineCore& core) { (void)core.start_weight_update(); });
   dwell(episode);
   (void)engine.update(episode.update);
   dwell(episode);
@@ -77,15 +80,17 @@ void World::bring_weights(const PlannedEpisode& episode, Replica& engine) {
   repeat_resets(episode, engine);
 }
 
+// The label names the weights truly: what a user of `trust_weight_version` vouches for.
 void World::finish_update(Replica& engine) {
-  engine.call([&](EngineCore& core) {
-    (void)core.finish_weight_update("v" + std::to_string(engine.update_count()));
+  engine.call_writer([&](EngineCore& core) {
+    const DigestIdentity digest = digest_of(engine.weights());
+    (void)core.finish_weight_update("w-" + to_hex(ByteView(digest.sha256).first(6)));
   });
 }
 
 void World::repeat_resets(const PlannedEpisode& episode, Replica& engine) {
   for (int i = 0; i < episode.resets; ++i) {
-    engine.reset(episode.reset_running, true);
+    engine.reset(episode.reset_running, episode.reset_connector, episode.keep_verified);
     dwell(episode);
   }
 }
@@ -102,7 +107,7 @@ void World::sleep_and_update(const PlannedEpisode& episode, Replica& engine, int
 
 void World::update_and_fail(const PlannedEpisode& episode, Replica& engine) {
   const bool session = episode.finish;
-  if (session) engine.call([](EngineCore& core) { (void)core.start_weight_update(); });
+  if (session) engine.call_writer([](EngineCore& core) { (void)core.start_weight_update(); });
   engine.fail_next_update(episode.rank, episode.torn);
   const Status status = engine.update(episode.update);
   if (engine.alive() && status) {
@@ -119,7 +124,8 @@ void World::update_and_fail(const PlannedEpisode& episode, Replica& engine) {
 void World::crash(const PlannedEpisode& episode, Replica& engine) {
   engine.crash(episode.rank);
   kernel_.sleep_for(episode.dwell + milliseconds(1));
-  if (episode.clear_cache) engine.reset(episode.reset_running, true);
+  if (episode.clear_cache)
+    engine.reset(episode.reset_running, episode.reset_connector, episode.keep_verified);
   engine.stop_engine();
   lose_requests(engine.number());
   start_replica(engine.number());
@@ -147,12 +153,7 @@ void World::probe(std::size_t number) {
   const PlannedRequest* best = nullptr;
   std::size_t best_blocks = 0;
   for (const PlannedRequest& planned : plan_.requests) {
-    std::vector<BlockHash> hashes;
-    ExtraKeys extra;
-    extra.cache_salt = planned.cache_salt;
-    (void)hasher_.extend(planned.prompt, extra, hashes);
-    const std::size_t blocks =
-        memory_store_.hit_prefix(*fence.scope_id(), engine.shards(), hashes).value_or(0);
+    const std::size_t blocks = readable_blocks(engine, planned);
     if (blocks <= best_blocks) continue;
     best = &planned;
     best_blocks = blocks;
@@ -177,8 +178,24 @@ void World::probe(std::size_t number) {
   check_probe(*ticket, std::min(best_blocks, usable) * size);
 }
 
+// How many leading blocks of a prompt lie whole in the store under the current scope.
+std::size_t World::readable_blocks(const Replica& engine, const PlannedRequest& planned) {
+  std::vector<BlockHash> hashes;
+  ExtraKeys extra;
+  extra.cache_salt = planned.cache_salt;
+  (void)hasher_.extend(planned.prompt, extra, hashes);
+  const std::vector<Shard> shards = engine.shards();
+  const auto readable = [&](const BlockHash& hash) {
+    return std::ranges::all_of(shards, [&](const Shard& shard) {
+      return oracle_.is_readable(store_, {*engine.fence().scope_id(), shard, hash},
+                                 engine.layout());
+    });
+  };
+  return static_cast<std::size_t>(std::ranges::find_if_not(hashes, readable) - hashes.begin());
+}
+
 void World::check_probe(const Ticket& ticket, std::size_t expected_tokens) {
-  if (!plan_.digest || expected_tokens < std::max<std::size_t>(1, plan_.min_load_tokens)) return;
+  if (expected_tokens < std::max<std::size_t>(1, plan_.min_load_tokens)) return;
   const RequestCounters& counters = ticket.end->counters;
   if (counters.local_hit_tokens + counters.external_hit_tokens >= expected_tokens) return;
   verdict_.violation("W8", "the weights came back, " + std::to_string(expected_tokens) +
