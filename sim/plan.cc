@@ -81,7 +81,7 @@ void Drawer::draw_engines() {
   plan_.jobs_max = random_.chance(10) ? 1 : 256;
   plan_.store_bytes = random_.chance(25) ? (std::uint64_t{8} << 10) : (std::uint64_t{256} << 10);
   plan_.deadline = between(milliseconds(20), milliseconds(120));
-  plan_.lookup_timeout = between(milliseconds(4), milliseconds(40));
+  plan_.lookup_timeout = between(milliseconds(10), milliseconds(40));
   plan_.step_max = between(microseconds(100), milliseconds(3));
   plan_.write_gap_max = between(microseconds(10), milliseconds(8));
 }

@@ -246,6 +246,7 @@ std::optional<PauseAnswer> Replica::pause(PauseMode mode, bool clear_cache) {
     core.pause_generation(mode, clear_cache, deadline, [=, this](PauseAnswer said) {
       check_in_time("a pause", deadline);
       check_pause(said, before);
+      if (said.reset) check_acks(*said.reset);
       *answer = std::move(said);
       kernel().wake_all(answered_);
     });
@@ -288,7 +289,8 @@ std::optional<CacheResetAnswer> Replica::reset(bool reset_running, bool reset_co
     if (transport_.sent_count() - sent > 6 * ranks_.size() + 6) {
       verdict().violation("W3", "a reset sent more messages than there are ranks to tell");
     }
-    check_reset(*answer, before, reset_connector);
+    check_reset(*answer, before);
+    if (reset_connector) check_acks(*answer);
     check_outcome(*answer, scope);
     if (must_keep && answer->scope != ScopeOutcome::kKept) {
       verdict().violation("W8", "a reset gave up a verified scope that nobody had used");

@@ -158,8 +158,20 @@ void Replica::check_in_time(std::string_view what, Time deadline) {
   verdict().violation("W5", std::string(what) + " was answered after its deadline");
 }
 
-void Replica::check_reset(const CacheResetAnswer& answer, Epoch fenced_after,
-                          bool reset_connector) {
+// Right after a reset: the ranks that are said to have answered have fenced.
+void Replica::check_acks(const CacheResetAnswer& answer) {
+  for (std::size_t r = 0; r < ranks_.size(); ++r) {
+    // A rank that took the message for a bad one is named in the error.
+    const bool silent = std::ranges::find(answer.silent_ranks, r) != answer.silent_ranks.end() ||
+                        answer.error.find("rank " + std::to_string(r) + ":") != std::string::npos;
+    if (silent || !ranks_[r]->process.alive) continue;
+    if (ranks_[r]->worker.status().floor < fence_.epoch()) {
+      verdict().violation("W5", "a reset says that a rank has fenced, and it has not");
+    }
+  }
+}
+
+void Replica::check_reset(const CacheResetAnswer& answer, Epoch fenced_after) {
   kernel().trace("reset", {number_, answer.success, answer.degraded, answer.silent_ranks.size(),
                            static_cast<std::uint64_t>(answer.scope)});
   if (answer.degraded) verdict().saw(Overlap::kDegradedReset);
@@ -167,13 +179,6 @@ void Replica::check_reset(const CacheResetAnswer& answer, Epoch fenced_after,
   if (world_.plan.remove_all) return;
   if (!answer.success) {
     verdict().violation("W5", "a reset says that stale KV can be read: " + answer.error);
-  }
-  for (std::size_t r = 0; r < ranks_.size(); ++r) {
-    const bool silent = std::ranges::find(answer.silent_ranks, r) != answer.silent_ranks.end();
-    if (!reset_connector || silent || !ranks_[r]->process.alive) continue;
-    if (ranks_[r]->worker.status().floor < fence_.epoch()) {
-      verdict().violation("W5", "a reset says that a rank has fenced, and it has not");
-    }
   }
   if (!answer.degraded && !answer.silent_ranks.empty()) {
     verdict().violation("W5", "a rank was silent, and a reset does not say that it is degraded");
@@ -208,7 +213,7 @@ void Replica::check_pause(const PauseAnswer& answer, Epoch fenced_after) {
   if (!answer.complete && answer.running_requests.empty() && answer.steps_in_flight == 0) {
     verdict().violation("W5", "a pause is not complete, and names nothing that runs");
   }
-  if (answer.reset) check_reset(*answer.reset, fenced_after, true);
+  if (answer.reset) check_reset(*answer.reset, fenced_after);
 }
 
 void Replica::check_at_rest() {

@@ -234,10 +234,14 @@ void World::seed_foreign_values() {
   }
 }
 
-void World::check_foreign_values() {
+std::uint64_t World::evicted_blocks() {
   const Result<StoreStats> stats = memory_store_.stats();
-  if (stats && stats->evicted_blocks > 0) verdict_.saw(Overlap::kEviction);
-  if (plan_.remove_all || !stats || stats->evicted_blocks > 0) return;
+  return stats ? stats->evicted_blocks : 0;
+}
+
+void World::check_foreign_values() {
+  if (evicted_blocks() > 0) verdict_.saw(Overlap::kEviction);
+  if (plan_.remove_all || evicted_blocks() > 0) return;
   for (const Key& key : foreign_) {
     Bytes payload(16);
     const Fragment whole(payload);

@@ -73,6 +73,8 @@ class World {
   void resume(Replica& engine);
   void dwell(const PlannedEpisode& episode) { kernel_.sleep_for(episode.dwell); }
   void probe(std::size_t number);
+  const Ticket* ask(std::size_t number, PlannedRequest planned);
+  std::uint64_t evicted_blocks();
   std::size_t readable_blocks(const Replica& engine, const PlannedRequest& planned);
   void check_probe(const Ticket& ticket, std::size_t expected_tokens);
 

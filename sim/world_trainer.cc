@@ -148,9 +148,8 @@ void World::probe(std::size_t number) {
   PlannedEpisode back;
   back.update = full_weights(0);
   bring_weights(back, engine);
-  const Fence& fence = engine.fence();
-  if (fence.sealed()) return;  // ranks disagree for good: there is no external tier
-  const PlannedRequest* best = nullptr;
+  if (engine.fence().sealed()) return;  // the ranks disagree for good: no external tier
+  const PlannedRequest* best = &plan_.requests.front();
   std::size_t best_blocks = 0;
   for (const PlannedRequest& planned : plan_.requests) {
     const std::size_t blocks = readable_blocks(engine, planned);
@@ -158,24 +157,28 @@ void World::probe(std::size_t number) {
     best = &planned;
     best_blocks = blocks;
   }
-  PlannedRequest probe = best != nullptr ? *best : plan_.requests.front();
-  probe.replica = number;
-  probe.id = "probe";
-  probe.max_tokens = 3;
-  const Ticket* ticket = submit(probe);
+  const std::uint64_t evicted = evicted_blocks();
+  const Ticket* ticket = ask(number, *best);
+  if (ticket == nullptr || evicted != evicted_blocks()) return;
+  const int tokens_left = std::max(1, plan_.prefill_tokens_min);
+  const std::size_t usable = best->prompt.size() - static_cast<std::size_t>(tokens_left);
+  const auto size = static_cast<std::size_t>(plan_.block_size);
+  check_probe(*ticket, std::min(best_blocks, usable / size) * size);
+}
+
+// Sends a prompt again and waits for the answer; nullptr: there was none.
+const World::Ticket* World::ask(std::size_t number, PlannedRequest planned) {
+  planned.replica = number;
+  planned.id = "probe";
+  planned.max_tokens = 3;
+  const Ticket* ticket = submit(planned);
   const Time limit = kernel_.now() + std::chrono::seconds(2);
   while (ticket != nullptr && !ticket->finished && kernel_.now() < limit) {
     kernel_.sleep_for(milliseconds(1));
   }
-  if (ticket == nullptr || !ticket->finished) {
-    verdict_.violation("progress", "a request to an engine at rest does not end");
-    return;
-  }
-  const auto size = static_cast<std::size_t>(plan_.block_size);
-  const std::size_t leave =
-      std::max<std::size_t>(1, static_cast<std::size_t>(plan_.prefill_tokens_min));
-  const std::size_t usable = (probe.prompt.size() - leave) / size;
-  check_probe(*ticket, std::min(best_blocks, usable) * size);
+  if (ticket != nullptr && ticket->finished) return ticket;
+  verdict_.violation("progress", "a request to an engine at rest does not end");
+  return nullptr;
 }
 
 // How many leading blocks of a prompt lie whole in the store under the current scope.
