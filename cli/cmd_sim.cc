@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/log.h"
 #include "cli/commands.h"
@@ -96,6 +97,12 @@ int run_command(const SimFlags& flags, const std::optional<SeedRange>& range) {
   if (!range) return replay(flags.seed, flags.trace) ? 0 : 1;
   const sim::SimReport report = run(flags, *range);
   for (const sim::SeedResult& failed : report.failed) print_failure(failed);
+  // A run that may stop early is not one to be covered.
+  const std::vector<sim::Overlap> missing =
+      flags.until_violation ? std::vector<sim::Overlap>{} : report.missing_overlaps();
+  for (const sim::Overlap overlap : missing) {
+    std::printf("never covered: %s\n", std::string(to_string(overlap)).c_str());
+  }
   const std::string json = report.to_json();
   std::puts(json.c_str());
   if (!flags.json.empty() && !(std::ofstream(flags.json) << json << '\n')) {
@@ -103,7 +110,7 @@ int run_command(const SimFlags& flags, const std::optional<SeedRange>& range) {
                  flags.json.c_str());
     return 2;
   }
-  return report.violations == 0 ? 0 : 1;
+  return report.violations == 0 && missing.empty() ? 0 : 1;
 }
 
 }  // namespace

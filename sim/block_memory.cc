@@ -1,5 +1,6 @@
 #include "sim/block_memory.h"
 
+#include <algorithm>
 #include <functional>
 
 namespace newmoon::sim {
@@ -70,7 +71,7 @@ Bytes SimMemory::payload(std::span<const toy::KvEntry> entries) {
 }
 
 void SimMemory::job_started(const LoadJob& job) {
-  std::vector<BlockId>& blocks = (loads_[job.load_id] = {job.request_id, {}}).blocks;
+  std::vector<BlockId>& blocks = (loads_[job.load_id] = {job.request_id, job.epoch, {}}).blocks;
   for (const BlockRef& ref : job.blocks) {
     if (saved_blocks_.contains(ref.block)) {
       verdict_.violation("W6", name(ref.block) + " is loaded into while it is being saved");
@@ -84,7 +85,7 @@ void SimMemory::job_started(const LoadJob& job) {
 }
 
 void SimMemory::job_started(const SaveJob& job) {
-  std::vector<BlockId>& blocks = (saves_[job.job_id] = {job.request_id, {}}).blocks;
+  std::vector<BlockId>& blocks = (saves_[job.job_id] = {job.request_id, job.epoch, {}}).blocks;
   for (const BlockRef& ref : job.blocks) {
     blocks.push_back(ref.block);
     saved_blocks_.insert(ref.block);
@@ -160,6 +161,25 @@ void SimMemory::check_transfer_to(const std::uint8_t* address) {
   const BlockId block = block_at(address);
   if (block == kNullBlock || loaded_blocks_.contains(block)) return;
   verdict_.violation("W6", name(block) + " is written by the store after its load was reported");
+}
+
+void SimMemory::check_admitted(std::span<const std::uint8_t* const> addresses, Epoch floor) {
+  for (const std::uint8_t* address : addresses) {
+    const BlockId block = block_at(address);
+    // Several saves may share a block; one that is admitted is enough.
+    Epoch newest = 0;
+    for (const auto* jobs : {&loads_, &saves_}) {
+      for (const auto& [id, job] : *jobs) {
+        if (std::ranges::find(job.blocks, block) != job.blocks.end()) {
+          newest = std::max(newest, job.epoch);
+        }
+      }
+    }
+    if (newest > 0 && newest < floor) {
+      verdict_.violation(
+          "FLOOR", "the store is called for " + name(block) + " by a job below its rank's floor");
+    }
+  }
 }
 
 BlockId SimMemory::block_at(const std::uint8_t* address) const {

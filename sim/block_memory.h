@@ -50,6 +50,9 @@ class SimMemory final : public BlockMemory {
   // The store is about to copy from or to this address.
   void check_transfer_from(const std::uint8_t* address);
   void check_transfer_to(const std::uint8_t* address);
+  // A store call begins for the jobs of these addresses, while the rank refuses what is
+  // below `floor` (rule FLOOR, at execution).
+  void check_admitted(std::span<const std::uint8_t* const> addresses, Epoch floor);
 
  private:
   BlockId block_at(const std::uint8_t* address) const;  // kNullBlock: none of ours
@@ -62,6 +65,7 @@ class SimMemory final : public BlockMemory {
   Bytes high_;
   struct Job {
     RequestId request_id;
+    Epoch epoch = 0;
     std::vector<BlockId> blocks;
   };
 

@@ -114,9 +114,7 @@ void Replica::make_rank(std::size_t number) {
   RankParts& rank = *ranks_.back();
   rank.rank.initial_weights(full_weights(0));
   transport_.connect(
-      [&rank](Frames frames, ReplyFn reply) {
-        rank.server.handle(frames, std::move(reply));
-      },
+      [&rank](Frames frames, ReplyFn reply) { rank.server.handle(frames, std::move(reply)); },
       rank.process);
   watch_rank(rank);
 }

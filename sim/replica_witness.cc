@@ -19,6 +19,9 @@ void Replica::watch_rank(RankParts& rank) {
   const std::size_t number = rank.rank.options().rank;
   rank.rank.on_step = [this, number](const SchedulerOutput& step) { note_step(number, step); };
   rank.rank.on_write = [this](bool announced) { note_write(announced); };
+  rank.store.on_transfer = [&rank](std::span<const std::uint8_t* const> addresses) {
+    rank.memory.check_admitted(addresses, rank.worker.status().floor);
+  };
   rank.store.on_put = [this, &rank] {
     if (!engine_.alive && rank.process.alive) verdict().saw(Overlap::kZombiePut);
   };

@@ -94,6 +94,14 @@ class Collector {
 
 }  // namespace
 
+std::vector<Overlap> SimReport::missing_overlaps() const {
+  std::vector<Overlap> missing;
+  for (std::size_t i = 0; i < kOverlapCount && seeds >= kCoverageSeeds; ++i) {
+    if (overlaps[i] == 0) missing.push_back(static_cast<Overlap>(i));
+  }
+  return missing;
+}
+
 std::string SimReport::to_json() const {
   nlohmann::ordered_json coverage;
   for (std::size_t i = 0; i < kOverlapCount; ++i) {

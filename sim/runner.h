@@ -21,6 +21,8 @@ struct SeedResult {
   OverlapCounts overlaps{};
 };
 
+inline constexpr std::uint64_t kCoverageSeeds = 5000;
+
 struct SimReport {
   std::uint64_t seeds = 0;
   std::uint64_t events = 0;
@@ -28,6 +30,9 @@ struct SimReport {
   OverlapCounts overlaps{};
   std::uint64_t end_hash = 0;      // XOR over the seeds: independent of threads
   std::vector<SeedResult> failed;  // by seed; the first few
+  // What never happened, though the report covers kCoverageSeeds or more: what the
+  // simulator says it tests, it must meet.
+  std::vector<Overlap> missing_overlaps() const;
   // {"seeds", "events", "violations", "coverage": {name: count}, "end_hash"}, one line.
   std::string to_json() const;
 };

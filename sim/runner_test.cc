@@ -56,6 +56,16 @@ TEST_F(RunnerTest, TheEndHashDoesNotDependOnThreads) {
   EXPECT_NE(alone.end_hash, run_seeds({.first = 1, .last = 39, .threads = 1}).end_hash);
 }
 
+TEST_F(RunnerTest, WhatIsNeverCoveredIsNamedOnceThereAreEnoughSeeds) {
+  SimReport report{.seeds = kCoverageSeeds - 1};
+  EXPECT_TRUE(report.missing_overlaps().empty());
+  report.seeds = kCoverageSeeds;
+  report.overlaps.fill(1);
+  EXPECT_TRUE(report.missing_overlaps().empty());
+  report.overlaps[static_cast<std::size_t>(Overlap::kLateRank)] = 0;
+  EXPECT_EQ(report.missing_overlaps(), std::vector{Overlap::kLateRank});
+}
+
 TEST_F(RunnerTest, EverySeedHoldsEnough) {
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     const SeedResult result = run_seed(seed, nullptr);

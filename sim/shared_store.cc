@@ -38,6 +38,14 @@ void SimStore::take_time() {
       draw_duration(random, Duration{0}, slow ? shared_.faults.slow_max : shared_.faults.call_max));
 }
 
+template <class Item>
+void SimStore::announce(std::span<const Item> items) {
+  if (!on_transfer) return;
+  std::vector<const std::uint8_t*> addresses;
+  for (const Item& item : items) addresses.push_back(item.payload.front().data());
+  on_transfer(addresses);
+}
+
 // An error if the call as a whole comes to nothing.
 Status SimStore::begin_call() {
   if (on_call) on_call();
@@ -48,6 +56,7 @@ Status SimStore::begin_call() {
 }
 
 std::vector<Status> SimStore::put(std::span<const PutItem> items) {
+  announce(items);
   std::vector<Status> results(items.size());
   if (const Status begun = begin_call(); !begun) {
     results.assign(items.size(), begun);
@@ -94,6 +103,7 @@ Status SimStore::put_one(const PutItem& item, const Bytes* staged) {
 }
 
 std::vector<Result<GetValue>> SimStore::get(std::span<const GetItem> items) {
+  announce(items);
   std::vector<Result<GetValue>> results;
   if (const Status begun = begin_call(); !begun) {
     results.assign(items.size(), std::unexpected(begun.error()));

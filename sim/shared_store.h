@@ -52,6 +52,8 @@ class SimStore final : public KvStore {
 
   // Called before anything else in each call.
   std::function<void()> on_call;
+  // Called first in each put and get, with an address in each item's memory.
+  std::function<void(std::span<const std::uint8_t* const> addresses)> on_transfer;
   // Called as values are stored, after a value was delivered, and before all go.
   std::function<void()> on_put;
   std::function<void(const Key&)> on_loaded;
@@ -71,6 +73,8 @@ class SimStore final : public KvStore {
   bool reads_are_atomic() const override { return false; }
 
  private:
+  template <class Item>
+  void announce(std::span<const Item> items);
   Status begin_call();
   void take_time();
   bool draw(unsigned percent);

@@ -63,7 +63,11 @@ SeedResult World::run() {
   if (!planned_is_done_) verdict_.violation("progress", "the run stopped before its plan ended");
   for (const auto& lives : lives_) lives.back()->stop_engine();
   if (!kernel_.drain()) verdict_.violation("progress", "some simulated thread never ends");
-  return result();
+  SeedResult found = result();
+  if (found.requests < 8 || found.updates < 2 || found.faults < 1) {
+    found.violations.push_back("plan: the seed holds too little");
+  }
+  return found;
 }
 
 void World::run_plan() {
