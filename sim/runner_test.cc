@@ -57,7 +57,8 @@ TEST_F(RunnerTest, TheEndHashDoesNotDependOnThreads) {
 }
 
 TEST_F(RunnerTest, WhatIsNeverCoveredIsNamedOnceThereAreEnoughSeeds) {
-  SimReport report{.seeds = kCoverageSeeds - 1};
+  SimReport report;
+  report.seeds = kCoverageSeeds - 1;
   EXPECT_TRUE(report.missing_overlaps().empty());
   report.seeds = kCoverageSeeds;
   report.overlaps.fill(1);
