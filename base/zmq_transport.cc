@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cerrno>
 #include <cstdint>
 #include <exception>
@@ -236,6 +237,7 @@ struct ZmqServer::Impl {
   MessageHandler handler;
   ZmqLimits limits;
   std::shared_ptr<Outbox> outbox = std::make_shared<Outbox>();
+  std::uint64_t oversized_messages = 0;  // of the server's thread
 
   void run() {
     pthread_setname_np(pthread_self(), "nm-zmq-server");
@@ -273,7 +275,12 @@ struct ZmqServer::Impl {
     frames.erase(frames.begin(), body);
     auto owed = std::make_shared<OwedAnswer>(outbox, std::move(envelope));
     if (incoming.oversized) {
-      log(LogLevel::kWarning, "zmq", "refused a message beyond the limits of size or frames");
+      // Every doubling only: a peer that sends nothing else must not fill the disk.
+      if (std::has_single_bit(++oversized_messages)) {
+        log(LogLevel::kWarning, "zmq",
+            "refused a message beyond the limits of size or frames (" +
+                std::to_string(oversized_messages) + " so far)");
+      }
       return;  // ~OwedAnswer answers
     }
     try {

@@ -74,7 +74,8 @@ Result<Json> parse_reply(const std::string& name, const std::string& line) {
 
 }  // namespace
 
-Result<ChildProcess> ChildProcess::start(std::string name, const std::vector<std::string>& argv) {
+Result<ChildProcess> ChildProcess::start(std::string name, const std::vector<std::string>& argv,
+                                         int stop_fd) {
   // A child that died must show as an error of write(), not end this process.
   signal(SIGPIPE, SIG_IGN);
   const Result<Pipe> requests = make_pipe();
@@ -93,7 +94,7 @@ Result<ChildProcess> ChildProcess::start(std::string name, const std::vector<std
     close(replies->read_end);
     return std::unexpected(pid.error());
   }
-  return ChildProcess(std::move(name), *pid, requests->write_end, replies->read_end);
+  return ChildProcess(std::move(name), *pid, requests->write_end, replies->read_end, stop_fd);
 }
 
 ChildProcess::ChildProcess(ChildProcess&& other) noexcept
@@ -101,6 +102,7 @@ ChildProcess::ChildProcess(ChildProcess&& other) noexcept
       pid_(std::exchange(other.pid_, -1)),
       to_child_(std::exchange(other.to_child_, -1)),
       from_child_(std::exchange(other.from_child_, -1)),
+      stop_fd_(other.stop_fd_),
       unread_(std::move(other.unread_)) {}
 
 ChildProcess::~ChildProcess() {
@@ -114,7 +116,7 @@ ChildProcess::~ChildProcess() {
 }
 
 Status ChildProcess::send(const Json& request) {
-  const std::string line = request.dump() + "\n";
+  const std::string line = to_line(request);
   std::size_t sent = 0;
   while (sent < line.size()) {
     const ssize_t n = write(to_child_, line.data() + sent, line.size() - sent);
@@ -136,8 +138,9 @@ Result<Json> ChildProcess::receive(Duration timeout) {
     }
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - clock.now());
     if (left.count() <= 0) return fail(Code::kDeadline, name_ + " did not answer in time");
-    pollfd readable{from_child_, POLLIN, 0};
-    if (poll(&readable, 1, static_cast<int>(left.count())) <= 0) continue;
+    pollfd readable[] = {{from_child_, POLLIN, 0}, {stop_fd_, POLLIN, 0}};
+    if (poll(readable, 2, static_cast<int>(left.count())) <= 0) continue;
+    if (readable[1].revents != 0) return fail(Code::kUnavailable, "stopped by a signal");
     std::array<char, 65536> buffer;
     const ssize_t n = read(from_child_, buffer.data(), buffer.size());
     if (n < 0 && errno == EINTR) continue;
@@ -149,6 +152,10 @@ Result<Json> ChildProcess::receive(Duration timeout) {
 Result<Json> ChildProcess::call(const Json& request, Duration timeout) {
   if (const Status sent = send(request); !sent) return std::unexpected(sent.error());
   return receive(timeout);
+}
+
+std::string to_line(const Json& message) {
+  return message.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 std::string own_program_path() {

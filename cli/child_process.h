@@ -17,8 +17,10 @@ namespace newmoon {
 // and then kills it. One thread.
 class ChildProcess {
  public:
-  // `name` stands in error messages. argv[0] is the program's path.
-  static Result<ChildProcess> start(std::string name, const std::vector<std::string>& argv);
+  // `name` stands in error messages. argv[0] is the program's path. `stop_fd` ends
+  // every receive() once it is readable; -1: nothing does.
+  static Result<ChildProcess> start(std::string name, const std::vector<std::string>& argv,
+                                    int stop_fd = -1);
   ChildProcess(ChildProcess&& other) noexcept;
   ChildProcess& operator=(ChildProcess&&) = delete;
   ~ChildProcess();
@@ -28,21 +30,30 @@ class ChildProcess {
 
   // send() and receive() let several children work at once; call() is both.
   Status send(const nlohmann::json& request);
-  // The reply; kDeadline after `timeout`; kUnavailable if the child ended; the
-  // child's own {"error": {"code", "message"}} as an Error.
+  // The reply; kDeadline after `timeout`; kUnavailable if the child ended or a signal
+  // came; the child's own {"error": {"code", "message"}} as an Error.
   Result<nlohmann::json> receive(Duration timeout);
   Result<nlohmann::json> call(const nlohmann::json& request, Duration timeout);
 
  private:
-  ChildProcess(std::string name, pid_t pid, int to_child, int from_child)
-      : name_(std::move(name)), pid_(pid), to_child_(to_child), from_child_(from_child) {}
+  ChildProcess(std::string name, pid_t pid, int to_child, int from_child, int stop_fd)
+      : name_(std::move(name)),
+        pid_(pid),
+        to_child_(to_child),
+        from_child_(from_child),
+        stop_fd_(stop_fd) {}
 
   std::string name_;
   pid_t pid_ = -1;
   int to_child_ = -1;
   int from_child_ = -1;
+  int stop_fd_ = -1;  // not owned
   std::string unread_;
 };
+
+// A message as it goes through the pipe. Text that is not UTF-8 (a path, say) is
+// replaced, not refused: errors that name it must arrive too.
+std::string to_line(const nlohmann::json& message);
 
 // The path of the running program, to start it again in another role.
 std::string own_program_path();

@@ -11,6 +11,7 @@
 #include "cli/bench_store.h"
 #include "cli/commands.h"
 #include "cli/model_files.h"
+#include "cli/option_checks.h"
 #ifdef NEWMOON_LLAMA
 #include "cli/bench_external.h"
 #include "cli/bench_model.h"
@@ -181,7 +182,8 @@ using BenchFn = Result<BenchResult> (*)(const BenchOptions&);
 CLI::App* add_bench(CLI::App& parent, const std::string& name, const std::string& what, BenchFn run,
                     const std::shared_ptr<BenchOptions>& options, int& exit_code) {
   CLI::App* command = parent.add_subcommand(name, what);
-  command->add_option("--json", options->json_path, "write the rows here");
+  command->add_option("--json", options->json_path, "write the rows here")
+      ->check(check_output_path);
   command->add_flag("--check", options->check, "exit 1 if a target is missed");
   command->callback([name, run, options, &exit_code] {
     const Result<BenchResult> result = run(*options);

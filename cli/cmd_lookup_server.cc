@@ -1,8 +1,5 @@
 #include "cli/cmd_lookup_server.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <CLI/CLI.hpp>
 #include <array>
 #include <cctype>
@@ -13,6 +10,7 @@
 
 #include "cli/commands.h"
 #include "cli/lone_rank.h"
+#include "cli/stop_signals.h"
 
 namespace newmoon {
 namespace {
@@ -55,18 +53,12 @@ Result<std::vector<BlockHash>> read_preload(const std::string& path) {
 int run_lookup_server(const LookupServerOptions& options) {
   const Result<std::vector<BlockHash>> preload = read_preload(options.preload_path);
   if (!preload) return fail_start(preload.error());
-  // Before any thread starts, so that only sigwait() below takes them.
-  sigset_t ending;
-  sigemptyset(&ending);
-  sigaddset(&ending, SIGTERM);
-  sigaddset(&ending, SIGINT);
-  pthread_sigmask(SIG_BLOCK, &ending, nullptr);
+  const StopSignals signals;
   const auto rank = LoneRank::start(options.endpoint, options.block_size, *preload);
   if (!rank) return fail_start(rank.error());
   std::printf("serving %zu block hashes on %s\n", preload->size(), options.endpoint.c_str());
   std::fflush(stdout);
-  int signal = 0;
-  sigwait(&ending, &signal);
+  signals.wait();
   return 0;
 }
 

@@ -4,7 +4,9 @@
 #include <memory>
 
 #include "cli/commands.h"
+#include "cli/option_checks.h"
 #include "cli/rollout.h"
+#include "cli/stop_signals.h"
 
 namespace newmoon {
 namespace {
@@ -14,7 +16,9 @@ int report_error(const Error& error) {
   return 2;
 }
 
-int run(const RolloutOptions& options) {
+int run(RolloutOptions& options) {
+  const StopSignals signals;
+  options.stop_fd = signals.fd();
   const Result<RolloutReport> report = run_rollout(options);
   if (!report) return report_error(report.error());
   print_report(*report);
@@ -41,7 +45,8 @@ void add_rollout_command(CLI::App& app, int& exit_code) {
   command->add_option("--problems", options->files.problems, "HumanEval as JSON lines");
   command->add_option("--store", options->store,
                       "memory (a server for this run), ipc://PATH or none");
-  command->add_option("--store-bytes", options->store_bytes, "budget of --store memory");
+  command->add_option("--store-bytes", options->store_bytes, "budget of --store memory")
+      ->check(check_uint64);
   command->add_option("--mode", options->mode, "numerics: exact or fast")
       ->check(CLI::IsMember({"exact", "fast"}));
   command->add_option("--faults", options->faults, "faults to inject; see docs/verification.md");
@@ -56,7 +61,8 @@ void add_rollout_command(CLI::App& app, int& exit_code) {
       ->check(CLI::IsMember({"abort", "wait", "keep"}));
   command->add_flag("--repeat-problems", options->repeat_problems,
                     "every cycle asks the same problems");
-  command->add_option("--json", options->json_path, "write the report here");
+  command->add_option("--json", options->json_path, "write the report here")
+      ->check(check_output_path);
   command->add_flag("!--no-verify", options->verify, "do not compare with cold engines");
   command->callback([options, &exit_code] { exit_code = run(*options); });
 }

@@ -12,6 +12,7 @@
 
 #include "base/log.h"
 #include "cli/commands.h"
+#include "cli/option_checks.h"
 #include "sim/runner.h"
 
 namespace newmoon {
@@ -124,14 +125,17 @@ void add_sim_command(CLI::App& app, int& exit_code) {
           ->check([](const std::string& text) {
             return parse_range(text) ? std::string() : "must be A..B, with A <= B";
           });
-  CLI::Option* const seed =
-      command->add_option("--seed", flags->seed, "replay this one seed")->excludes(seeds);
+  CLI::Option* const seed = command->add_option("--seed", flags->seed, "replay this one seed")
+                                ->check(check_uint64)
+                                ->excludes(seeds);
   command->add_flag("--trace", flags->trace, "print the history of --seed")->needs(seed);
   command->add_flag("--until-violation", flags->until_violation, "stop at the first violation");
   command->add_option("--threads", flags->threads, "seeds that run at the same time")
       ->capture_default_str()
       ->check(CLI::Range(1, 256));
-  command->add_option("--json", flags->json, "write the report to this file");
+  command->add_option("--json", flags->json, "write the report to this file")
+      ->check(check_output_path)
+      ->excludes(seed);
   command->callback([flags, seed, &exit_code] {
     exit_code = run_command(*flags, seed->count() > 0 ? std::nullopt : parse_range(flags->seeds));
   });

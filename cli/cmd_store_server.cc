@@ -1,6 +1,4 @@
 #include <poll.h>
-#include <signal.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -8,6 +6,8 @@
 #include <memory>
 
 #include "cli/commands.h"
+#include "cli/option_checks.h"
+#include "cli/stop_signals.h"
 #include "store/ipc_server.h"
 #include "store/make_store.h"
 
@@ -20,18 +20,8 @@ struct StoreServerOptions {
   bool json_lines = false;  // a parent process reads stdout and closes stdin to stop us
 };
 
-// SIGTERM and SIGINT as something to poll, so that no handler runs anywhere.
-int open_stop_signals() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  return signalfd(-1, &signals, SFD_CLOEXEC);
-}
-
-void wait_until_stopped(int signals, bool until_stdin_ends) {
-  pollfd sources[] = {{signals, POLLIN, 0}, {until_stdin_ends ? STDIN_FILENO : -1, POLLIN, 0}};
+void wait_until_stopped(const StopSignals& signals, bool until_stdin_ends) {
+  pollfd sources[] = {{signals.fd(), POLLIN, 0}, {until_stdin_ends ? STDIN_FILENO : -1, POLLIN, 0}};
   while (poll(sources, 2, -1) < 0) {
   }
 }
@@ -46,8 +36,7 @@ int fail_with(const StoreServerOptions& options, const Error& error) {
 }
 
 int run(const StoreServerOptions& options) {
-  // Before any thread starts, so that every thread has them blocked.
-  const int signals = open_stop_signals();
+  const StopSignals signals;
   SystemClock clock;
   ThreadExecutor frees("nm-frees");
   const Result<std::unique_ptr<KvStore>> store =
@@ -59,7 +48,6 @@ int run(const StoreServerOptions& options) {
               options.endpoint.c_str());
   std::fflush(stdout);
   wait_until_stopped(signals, options.json_lines);
-  close(signals);
   return 0;
 }
 
@@ -70,7 +58,7 @@ void add_store_server_command(CLI::App& app, int& exit_code) {
   CLI::App* command =
       app.add_subcommand("store-server", "Share a memory store among processes of this machine");
   command->add_option("--endpoint", options->endpoint, "ipc://PATH")->required();
-  command->add_option("--store-bytes", options->store_bytes, "budget");
+  command->add_option("--store-bytes", options->store_bytes, "budget")->check(check_uint64);
   command->add_flag("--json-lines", options->json_lines)->group("");
   command->callback([options, &exit_code] { exit_code = run(*options); });
 }

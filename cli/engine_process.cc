@@ -9,8 +9,10 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "cli/child_process.h"
 #include "cli/demo_weights.h"
 #include "cli/fault_spec.h"
+#include "cli/stop_signals.h"
 #include "engine/engine_stack.h"
 #include "model/llama_tokenizer.h"
 #include "store/faulty_store.h"
@@ -34,7 +36,7 @@ Json error_reply(const Error& error) {
 }
 
 void write_line(const Json& reply) {
-  const std::string line = reply.dump() + "\n";
+  const std::string line = to_line(reply);
   std::fwrite(line.data(), 1, line.size(), stdout);
   std::fflush(stdout);
 }
@@ -91,15 +93,23 @@ class EngineProcess {
   Status flush();
   // One turn of the engine; waits a moment when it has nothing to run.
   void turn();
+  // kUnavailable once nobody waits for it any more.
   template <class Done>
-  void run_until(Done done) {
-    while (!done()) turn();
+  Status run_until(Done done) {
+    while (!done()) {
+      if (must_stop()) return fail(Code::kUnavailable, "told to stop");
+      turn();
+    }
+    return {};
   }
+  // Its stdin was closed, or a signal came.
+  bool must_stop() const;
   bool all_finished() const;
   std::size_t output_tokens() const;
   Json timed(Time start, Json reply) const;
 
   const EngineProcessOptions options_;
+  const StopSignals signals_;  // before the first thread
   SystemClock clock_;
   SystemRandom random_;
   std::unique_ptr<LlamaRunner> runner_;
@@ -162,6 +172,10 @@ Status EngineProcess::open_store() {
       make_store(options_.store, {.timeout = kStoreTimeout}, clock_, frees_);
   if (!store) return std::unexpected(store.error());
   store_ = std::move(*store);
+  // A run that could never hit says so now.
+  if (const Result<StoreStats> there = store_->stats(); !there) {
+    return std::unexpected(there.error());
+  }
   if (!faults_.store.empty()) {
     faulty_store_ = std::make_unique<FaultyStore>(*store_, faults_.store, clock_, random_);
   }
@@ -198,11 +212,12 @@ void EngineProcess::serve() {
   std::string unread;
   while (true) {
     const int timeout_ms = stack_->core().has_work() ? 0 : 1000;
-    pollfd input{STDIN_FILENO, POLLIN, 0};
-    if (poll(&input, 1, timeout_ms) <= 0) {
+    pollfd inputs[] = {{STDIN_FILENO, POLLIN, 0}, {signals_.fd(), POLLIN, 0}};
+    if (poll(inputs, 2, timeout_ms) <= 0) {
       if (timeout_ms == 0) turn();
       continue;
     }
+    if (inputs[1].revents != 0) return;
     std::array<char, 65536> buffer;
     const ssize_t n = read(STDIN_FILENO, buffer.data(), buffer.size());
     if (n <= 0) return;
@@ -213,6 +228,11 @@ void EngineProcess::serve() {
       write_line(reply ? *reply : error_reply(reply.error()));
     }
   }
+}
+
+bool EngineProcess::must_stop() const {
+  pollfd inputs[] = {{STDIN_FILENO, 0, 0}, {signals_.fd(), POLLIN, 0}};
+  return poll(inputs, 2, 0) > 0;
 }
 
 void EngineProcess::turn() {
@@ -268,7 +288,9 @@ Status EngineProcess::add(const RequestId& id, std::vector<Token> prompt,
 
 Result<Json> EngineProcess::generate(const Json& request) {
   if (Result<Json> submitted = submit(request); !submitted) return submitted;
-  run_until([this] { return all_finished(); });
+  if (const Status ran = run_until([this] { return all_finished(); }); !ran) {
+    return std::unexpected(ran.error());
+  }
   if (request.value("flush", false)) {
     if (const Status flushed = flush(); !flushed) return std::unexpected(flushed.error());
   }
@@ -280,12 +302,14 @@ Result<Json> EngineProcess::submit(const Json& request) {
     if (const Status added = add(item); !added) return std::unexpected(added.error());
   }
   const std::size_t wanted = request.value("until_output_tokens", std::size_t{0});
-  run_until([&] { return output_tokens() >= wanted || all_finished(); });
+  const Status ran = run_until([&] { return output_tokens() >= wanted || all_finished(); });
+  if (!ran) return std::unexpected(ran.error());
   return Json::object();
 }
 
 Result<Json> EngineProcess::collect() {
-  run_until([this] { return all_finished(); });
+  const Status ran = run_until([this] { return all_finished(); });
+  if (!ran) return std::unexpected(ran.error());
   return take_outputs();
 }
 
@@ -312,9 +336,10 @@ Json EngineProcess::take_outputs() {
 // Until every block on its way to the store is there.
 Status EngineProcess::flush() {
   const Time deadline = clock_.now() + kFlushTimeout;
-  run_until([&] {
+  const Status ran = run_until([&] {
     return !stack_->core().scheduler().has_pending_push_work() || clock_.now() > deadline;
   });
+  if (!ran) return ran;
   if (clock_.now() > deadline) return fail(Code::kDeadline, "saves did not end in time");
   return {};
 }
@@ -331,11 +356,13 @@ Result<Json> EngineProcess::pause(const Json& request) {
   if (!mode) return fail(Code::kBadRequest, "unknown pause mode");
   const Time start = clock_.now();
   const Duration timeout = *mode == PauseMode::kWait ? kWaitPauseTimeout : kPauseTimeout;
-  std::optional<PauseAnswer> answer;
+  // Shared, as the core may still answer when we no longer wait.
+  const auto answer = std::make_shared<std::optional<PauseAnswer>>();
   stack_->core().pause_generation(*mode, request.at("clear_cache"), start + timeout,
-                                  [&answer](PauseAnswer given) { answer = std::move(given); });
-  run_until([&answer] { return answer.has_value(); });
-  return timed(start, {{"complete", answer->complete}});
+                                  [answer](PauseAnswer given) { *answer = std::move(given); });
+  const Status ran = run_until([answer] { return answer->has_value(); });
+  if (!ran) return std::unexpected(ran.error());
+  return timed(start, {{"complete", (*answer)->complete}});
 }
 
 Result<Json> EngineProcess::update(const Json& request) {

@@ -1,3 +1,6 @@
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <string>
@@ -10,13 +13,27 @@ namespace {
 // CLI11 has an exit code for each kind of mistake; ours is 2 for all of them.
 int usage_error(const CLI::App& app, const CLI::ParseError& error) {
   if (error.get_exit_code() == 0) return app.exit(error);  // --help
+  // CLI11 misses the command first, and does not say what stood in its place.
+  const std::vector<std::string> unknown = app.remaining(true);
+  if (error.get_name() == "RequiredError" && !unknown.empty()) {
+    std::fprintf(stderr, "newmoon: unknown command %s; see newmoon --help\n", unknown[0].c_str());
+    return 2;
+  }
   std::fprintf(stderr, "newmoon: %s; see newmoon --help\n", error.what());
   return 2;
+}
+
+// The next file opened, a socket even, would take the place of a stream that is closed.
+void open_standard_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(stream, F_GETFD) < 0) (void)open("/dev/null", O_RDWR);
+  }
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  open_standard_streams();
   CLI::App app{"Newmoon: an external KV cache that never serves KV of old weights"};
   app.require_subcommand(1);
   std::string log_level = "warning";
@@ -45,6 +62,10 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return usage_error(app, error);
+  }
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    std::fprintf(stderr, "newmoon: cannot write the standard output\n");
+    return 2;
   }
   return exit_code;
 }

@@ -12,6 +12,12 @@ std::string from_environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
+// Texts, as far as they are there; the solution may be missing.
+bool is_problem(const nlohmann::json& line) {
+  return line.is_object() && line.contains("prompt") && line["prompt"].is_string() &&
+         line.value("canonical_solution", nlohmann::json("")).is_string();
+}
+
 }  // namespace
 
 std::string cache_folder() {
@@ -42,16 +48,20 @@ Result<PromptSet> load_prompts(const std::string& path, int shots) {
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {
     const nlohmann::json problem = nlohmann::json::parse(line, nullptr, false);
-    if (!problem.is_object() || !problem.contains("prompt") || !problem["prompt"].is_string()) {
+    if (!is_problem(problem)) {
       return fail(Code::kBadRequest,
                   path + " line " + std::to_string(number) + " is not a HumanEval problem");
     }
     const std::string prompt = problem["prompt"];
+    const nlohmann::json solution = problem.value("canonical_solution", nlohmann::json(""));
     if (number <= shots) {
-      prompts.prefix += prompt + problem.value("canonical_solution", "") + "\n\n";
+      prompts.prefix += prompt + solution.get<std::string>() + "\n\n";
     } else {
       prompts.problems.push_back(prompt);
     }
+  }
+  if (!file.eof()) {
+    return fail(Code::kUnavailable, "cannot read the problems file " + path);
   }
   if (prompts.problems.empty()) {
     return fail(Code::kBadRequest, path + " holds no more than " + std::to_string(shots) +

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 
+#include "base/ipc_path.h"
 #include "base/temp_folder.h"
 #include "cli/child_process.h"
 #include "cli/fault_spec.h"
@@ -67,9 +69,11 @@ Status Fleet::start_store(const RolloutOptions& options) {
   if (!folder) return std::unexpected(folder.error());
   folder_.emplace(std::move(*folder));
   store_url_ = "ipc://" + folder_->path() + "/store.sock";
-  Result<ChildProcess> server = ChildProcess::start(
-      "store server", {own_program_path(), "store-server", "--endpoint", store_url_,
-                       "--store-bytes", std::to_string(options.store_bytes), "--json-lines"});
+  Result<ChildProcess> server =
+      ChildProcess::start("store server",
+                          {own_program_path(), "store-server", "--endpoint", store_url_,
+                           "--store-bytes", std::to_string(options.store_bytes), "--json-lines"},
+                          options.stop_fd);
   if (!server) return std::unexpected(server.error());
   store_server_ = std::make_unique<ChildProcess>(std::move(*server));
   const Result<Json> ready = store_server_->receive(kStartTimeout);
@@ -84,7 +88,8 @@ Result<Fleet> Fleet::start(const RolloutOptions& options) {
   for (int i = 0; i < options.engines; ++i) {
     const std::string name = "engine" + std::to_string(i);
     Result<ChildProcess> child = ChildProcess::start(
-        name, engine_process_argv(options, name, fleet.store_url_, weights_of_cycle(0)));
+        name, engine_process_argv(options, name, fleet.store_url_, weights_of_cycle(0)),
+        options.stop_fd);
     if (!child) return std::unexpected(child.error());
     fleet.engines_.push_back(std::move(*child));
   }
@@ -338,6 +343,11 @@ Status check(const RolloutOptions& options) {
                 "--store-bytes 0: the memory store needs a budget; for no external tier use "
                 "--store none");
   }
+  if (options.store == "memory" || options.store == "none") return {};
+  if (const Result<std::string> path = parse_ipc_endpoint(options.store); !path) {
+    return fail(path.error().code,
+                "--store '" + options.store + "': use memory, ipc://PATH or none");
+  }
   return {};
 }
 
@@ -376,6 +386,11 @@ Result<RolloutReport> run_rollout(const RolloutOptions& options) {
   }
   Result<PromptSet> prompts = load_prompts(options.files.problems, options.shots);
   if (!prompts) return std::unexpected(prompts.error());
+  // All folders of all processes lie in this one, so that nothing is left of one that
+  // was killed.
+  const Result<TempFolder> folder = TempFolder::create();
+  if (!folder) return std::unexpected(folder.error());
+  setenv("TMPDIR", folder->path().c_str(), 1);
   Result<RolloutReport> report = [&]() -> Result<RolloutReport> {
     Result<Fleet> fleet = Fleet::start(options);
     if (!fleet) return std::unexpected(fleet.error());

@@ -35,6 +35,7 @@ struct RolloutOptions {
   std::string pause_mode;        // for every update; "": abort, wait, keep in turn
   bool repeat_problems = false;  // every cycle asks the same ones, so that stale hits show
   bool verify = true;
+  int stop_fd = -1;  // readable once the run must end, cli/stop_signals.h; -1: never
 };
 
 // A stretch of one request's output that one set of weights produced.

@@ -35,8 +35,8 @@ struct ColdRun {
 Result<ColdRun> start_cold(const RolloutOptions& options, const std::string& weights,
                            std::vector<const OutputSpan*> spans) {
   const std::string name = "cold-" + weights;
-  Result<ChildProcess> engine =
-      ChildProcess::start(name, engine_process_argv(options, name, "none", weights));
+  Result<ChildProcess> engine = ChildProcess::start(
+      name, engine_process_argv(options, name, "none", weights), options.stop_fd);
   if (!engine) return std::unexpected(engine.error());
   return ColdRun{std::move(*engine), std::move(spans)};
 }

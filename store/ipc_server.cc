@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <bit>
 #include <cerrno>
 #include <condition_variable>
 #include <deque>
@@ -184,8 +185,12 @@ struct StoreServer::Impl {
   }
 
   void refuse(ZmqFrames envelope, const ipc::Head& head, const std::string& why) {
-    ++bad_requests;
-    log(LogLevel::kWarning, "store server", "a request " + why);
+    const std::uint64_t count = ++bad_requests;
+    // Every doubling only: a peer that sends nothing but noise must not fill the disk.
+    if (std::has_single_bit(count)) {
+      log(LogLevel::kWarning, "store server",
+          "bad request " + std::to_string(count) + ": a request " + why);
+    }
     reply(std::move(envelope), ipc::Handler::refuse(head, {Code::kBadRequest, why}));
   }
 

@@ -268,7 +268,8 @@ Status IpcStore::get_batch(std::span<const GetItem> items, std::vector<Result<Ge
 
 Result<std::size_t> IpcStore::hit_prefix(const ScopeId& scope, std::span<const Shard> shards,
                                          std::span<const BlockHash> blocks) {
-  if (blocks.size() > ipc::kBlocksMax || shards.size() > ipc::kShardsMax) {
+  if (blocks.size() > ipc::kBlocksMax || shards.size() > ipc::kShardsMax ||
+      blocks.size() * shards.size() > ipc::kHitsMax) {
     return fail(Code::kBadRequest, "lookup of over 1,000,000 blocks or 4,096 shards");
   }
   const Head head{.op = Op::kHitPrefix,

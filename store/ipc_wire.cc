@@ -141,6 +141,10 @@ Bytes encode_hit_request(const ScopeId& scope, std::span<const Shard> shards,
 Result<HitRequest> decode_hit_request(const Head& head, ByteView frame) {
   if (head.count > kBlocksMax) return bad("a lookup of over 1,000,000 blocks");
   if (head.second_count > kShardsMax) return bad("a lookup of over 4,096 shards");
+  // A quick request does not wait behind minutes of looking up.
+  if (std::uint64_t{head.count} * head.second_count > kHitsMax) {
+    return bad("a lookup of over 4,000,000 blocks x shards");
+  }
   const std::size_t bytes =
       kScopeBytes + std::size_t{head.second_count} * 8 + std::size_t{head.count} * kHashEntryBytes;
   if (frame.size() != bytes) return bad("a lookup of another size than its counts");

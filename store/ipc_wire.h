@@ -24,6 +24,7 @@ inline constexpr std::size_t kItemsMax = 1024;
 inline constexpr std::size_t kPayloadBytesMax = std::size_t{64} << 20;
 inline constexpr std::size_t kBlocksMax = 1'000'000;
 inline constexpr std::size_t kShardsMax = 4096;
+inline constexpr std::size_t kHitsMax = 4'000'000;  // blocks x shards of a lookup
 inline constexpr std::size_t kTextBytesMax = 1024;
 
 enum class Op : std::uint8_t {

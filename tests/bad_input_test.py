@@ -4,6 +4,7 @@ usage: bad_input_test.py NEWMOON [MODEL]     (MODEL: a good GGUF; its cases are 
 """
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,10 +19,16 @@ def run(*arguments, environment=None):
         [NEWMOON, *arguments],
         capture_output=True,
         text=True,
+        errors="replace",
         timeout=60,
         stdin=subprocess.DEVNULL,
         env={**os.environ, **(environment or {})},
     )
+
+
+def children_of(pid):
+    with open(f"/proc/{pid}/task/{pid}/children") as children:
+        return children.read().split()
 
 
 class BadInput(unittest.TestCase):
@@ -31,12 +38,33 @@ class BadInput(unittest.TestCase):
         self.assertEqual(result.returncode, 2, result)
         self.assertEqual(len(lines), 1, result.stderr)
         self.assertIn(names, lines[0])
+        return result
 
     def test_unknown_option(self):
         self.refused("store-server", "--endpoint", "ipc:///tmp/x", "--nope", names="--nope")
 
     def test_unknown_command(self):
-        self.refused("nope", names="--help")
+        self.refused("nope", names="nope")
+
+    def test_numbers_that_do_not_fit(self):
+        for value in ("-1", "99999999999999999999", "", "4GB"):
+            self.refused(
+                "store-server", "--endpoint", "ipc:///tmp/x", "--store-bytes", value,
+                names="--store-bytes",
+            )
+            self.refused("sim", "--seed", value, names="--seed")
+
+    def test_json_that_nobody_writes(self):
+        self.refused("sim", "--seed", "1", "--json", "/tmp/x", names="--json")
+
+    def test_full_standard_output(self):
+        with open("/dev/full", "w") as full:
+            result = subprocess.run(
+                [NEWMOON, "sim", "--seed", "1"], stdout=full, stderr=subprocess.PIPE, text=True,
+                timeout=60,
+            )
+        self.assertEqual(result.returncode, 2, result)
+        self.assertIn("standard output", result.stderr)
 
     def test_store_without_budget(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -73,6 +101,12 @@ class BadInput(unittest.TestCase):
             names="/proc/newmoon.json",
         )
 
+    def test_json_to_a_folder_is_refused_before_the_work(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for command in (["bench", "hash"], ["sim", "--seeds", "1..2"]):
+                result = self.refused(*command, "--json", folder, names=folder)
+                self.assertEqual(result.stdout, "")
+
 
 class BadModelInput(BadInput):
     """The commands that need llama.cpp."""
@@ -96,6 +130,53 @@ class BadModelInput(BadInput):
 
     def test_unknown_fault(self):
         self.refused("rollout", "--faults", "put:nope", names="nope")
+
+    def refused_problems(self, content, names):
+        with tempfile.NamedTemporaryFile() as problems:
+            problems.write(content)
+            problems.flush()
+            self.refused("rollout", "--problems", problems.name, "--shots", "1", names=names)
+
+    def test_problems_of_another_form(self):
+        self.refused_problems(b'{"prompt": "a", "canonical_solution": 5}\n', names="line 1")
+        self.refused_problems(b'{"prompt": "a\xff"}\n', names="line 1")
+
+    def test_problems_that_are_a_folder(self):
+        self.refused("rollout", "--problems", "/tmp", names="cannot read the problems file /tmp")
+
+    def test_paths_that_are_not_utf8(self):
+        self.refused("rollout", "--model", b"/missing\xff.gguf", names="no such file")
+
+    def test_stores_that_are_not_there(self):
+        self.refused("rollout", "--store", "", names="--store")
+        self.refused("rollout", "--store", "tcp://a", names="--store")
+        self.refused("rollout", "--store", "ipc:///missing.sock", names="/missing.sock")
+
+    def killed_rollout(self, kill):
+        """What is left of a rollout when `kill` took the pids (rollout, engines)."""
+        with tempfile.TemporaryDirectory() as folder:
+            rollout = subprocess.Popen(
+                [NEWMOON, "rollout"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                env={**os.environ, "TMPDIR": folder},
+            )
+            rollout.stderr.readline()  # it generates
+            children = [int(pid) for pid in children_of(rollout.pid)]
+            kill(rollout.pid, children)
+            _, errors = rollout.communicate(timeout=60)
+            left = [pid for pid in children if os.path.exists(f"/proc/{pid}")]
+            self.assertEqual((left, os.listdir(folder)), ([], []), errors)
+            lines = [line for line in errors.splitlines() if line.startswith("newmoon")]
+            self.assertEqual((rollout.returncode, len(lines)), (2, 1), errors)
+            return lines[0]
+
+    def test_signals_in_the_middle(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            line = self.killed_rollout(lambda pid, _, number=number: os.kill(pid, number))
+            self.assertIn("stopped by a signal", line)
+
+    def test_engine_killed_in_the_middle(self):
+        line = self.killed_rollout(lambda _, pids: os.kill(pids[-1], signal.SIGKILL))
+        self.assertIn("has ended", line)
 
     def test_missing_problems(self):
         self.refused("rollout", "--problems", "/missing.jsonl", names="/missing.jsonl")

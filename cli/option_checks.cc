@@ -1,0 +1,31 @@
+#include "cli/option_checks.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstdint>
+#include <cstring>
+
+#include "base/ipc_path.h"
+
+namespace newmoon {
+
+std::string check_uint64(const std::string& text) {
+  std::uint64_t value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [parsed, error] = std::from_chars(text.data(), end, value);
+  if (error == std::errc() && parsed == end) return "";
+  return "'" + text + "' is not a whole number from 0 to 2^64-1";
+}
+
+std::string check_output_path(const std::string& path) {
+  const bool existed = access(path.c_str(), F_OK) == 0;
+  const UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0666));
+  if (!file) return "cannot write '" + path + "': " + std::strerror(errno);
+  if (!existed) unlink(path.c_str());
+  return "";
+}
+
+}  // namespace newmoon
