@@ -49,6 +49,7 @@ TEST_F(StoreFormatsPage, TheLimitsAreThoseOfTheCode) {
   EXPECT_TRUE(has("items of a put or get", kItemsMax));
   EXPECT_TRUE(has("block hashes of a lookup", kBlocksMax));
   EXPECT_TRUE(has("shards of a lookup", kShardsMax));
+  EXPECT_TRUE(has("blocks x shards of a lookup", kHitsMax));
   EXPECT_TRUE(has("bytes of a description or error message", kTextBytesMax));
 }
 

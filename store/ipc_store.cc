@@ -270,7 +270,8 @@ Result<std::size_t> IpcStore::hit_prefix(const ScopeId& scope, std::span<const S
                                          std::span<const BlockHash> blocks) {
   if (blocks.size() > ipc::kBlocksMax || shards.size() > ipc::kShardsMax ||
       blocks.size() * shards.size() > ipc::kHitsMax) {
-    return fail(Code::kBadRequest, "lookup of over 1,000,000 blocks or 4,096 shards");
+    return fail(Code::kBadRequest,
+                "lookup of over 1,000,000 blocks, 4,096 shards or 4,000,000 of both");
   }
   const Head head{.op = Op::kHitPrefix,
                   .count = static_cast<std::uint32_t>(blocks.size()),

@@ -258,6 +258,28 @@ TEST_F(BadRequests, AreAnsweredWithAnErrorAndCounted) {
   EXPECT_TRUE(put_one(*open(), key_of(1, 1)));
 }
 
+// Of well-formed bytes: an answer would take minutes of the server's only thread.
+TEST_F(BadRequests, LookupsOfTooManyBlocksTimesShardsAreRefused) {
+  constexpr std::uint32_t kBlocks = 10'000;
+  const auto lookup = [](std::uint32_t shards) {
+    return Frames{head_of(ipc::Op::kHitPrefix, kBlocks, shards),
+                  Bytes(16 + std::size_t{shards} * 8 + std::size_t{kBlocks} * 33)};
+  };
+  EXPECT_EQ(refusal(lookup(401)), Code::kBadRequest);
+  const std::optional<Frames> answer = raw_.ask(lookup(400));
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(server_->bad_requests(), 1u);
+}
+
+TEST_F(BadRequests, NoiseDoesNotFillTheLog) {
+  std::atomic<int> lines = 0;
+  set_log_sink([&](LogLevel, std::string_view, std::string_view) { ++lines; });
+  for (int i = 0; i < 64; ++i) ASSERT_TRUE(raw_.ask({Bytes(3)}));
+  set_log_sink({});
+  EXPECT_GE(lines, 1);
+  EXPECT_LE(lines, 7);  // every doubling
+}
+
 TEST_F(BadRequests, TooManyFramesAreRefusedWithoutBeingKept) {
   Frames frames = {head_of(ipc::Op::kPut, 1)};
   frames.resize(1100);
