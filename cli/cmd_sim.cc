@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <charconv>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
@@ -71,10 +72,22 @@ bool replay(std::uint64_t seed, bool trace) {
   return result.violations.empty();
 }
 
+// A crash of the code under test names its seed; then it goes its way.
+void name_seed_of_crash(int signal) {
+  char line[80];
+  const int length =
+      std::snprintf(line, sizeof line, "\nnewmoon sim: crashed; rerun: newmoon sim --seed %llu\n",
+                    static_cast<unsigned long long>(sim::running_seed()));
+  if (write(STDERR_FILENO, line, static_cast<std::size_t>(length)) < 0) _exit(2);
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);
+}
+
 sim::SimReport run(const SimFlags& flags, const SeedRange& range) {
   const std::uint64_t count = range.last - range.first + 1;
   std::printf("seeds %llu..%llu\n", static_cast<unsigned long long>(range.first),
               static_cast<unsigned long long>(range.last));
+  std::fflush(stdout);
   const bool on_terminal = isatty(STDERR_FILENO) != 0;
   sim::RunOptions options{.first = range.first,
                           .last = range.last,
@@ -94,6 +107,7 @@ sim::SimReport run(const SimFlags& flags, const SeedRange& range) {
 
 int run_command(const SimFlags& flags, const std::optional<SeedRange>& range) {
   // What the world does to itself on purpose would fill the screen.
+  for (const int signal : {SIGABRT, SIGSEGV}) std::signal(signal, name_seed_of_crash);
   if (!flags.trace) set_log_sink([](LogLevel, std::string_view, std::string_view) {});
   if (!range) return replay(flags.seed, flags.trace) ? 0 : 1;
   const sim::SimReport report = run(flags, *range);

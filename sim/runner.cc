@@ -34,9 +34,14 @@ std::string line_of(Time now, std::string_view what,
   return line;
 }
 
+thread_local std::uint64_t seed_of_thread = 0;
+
 SeedResult run_with(std::uint64_t seed, FiberPool& fibers, TraceSink trace) {
+  seed_of_thread = seed;
   World world(draw_plan(seed), fibers, std::move(trace));
-  return world.run();
+  SeedResult result = world.run();
+  seed_of_thread = 0;
+  return result;
 }
 
 class Collector {
@@ -114,6 +119,8 @@ std::string SimReport::to_json() const {
                                        {"end_hash", hex64(end_hash)}};
   return json.dump();
 }
+
+std::uint64_t running_seed() { return seed_of_thread; }
 
 SeedResult run_seed(std::uint64_t seed, const std::function<void(const std::string&)>& trace) {
   FiberPool fibers;

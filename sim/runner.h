@@ -37,6 +37,9 @@ struct SimReport {
   std::string to_json() const;
 };
 
+// The seed that runs on this thread; 0: none. For whoever reports a crash.
+std::uint64_t running_seed();
+
 // Any thread; a run shares nothing with others. `trace`: told of every line of the
 // run's history as it happens; may be null.
 SeedResult run_seed(std::uint64_t seed, const std::function<void(const std::string&)>& trace);
