@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <malloc.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -30,10 +31,19 @@ void open_standard_streams() {
   }
 }
 
+// glibc gives a buffer of some MiB back to the system as soon as it is freed, and the
+// next message pays for zeroed pages again: half the speed of a store over ipc.
+void keep_message_buffers() {
+  constexpr int kBytes = 16 << 20;
+  mallopt(M_MMAP_THRESHOLD, kBytes);
+  mallopt(M_TRIM_THRESHOLD, kBytes);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   open_standard_streams();
+  keep_message_buffers();
   CLI::App app{"Newmoon: an external KV cache that never serves KV of old weights"};
   app.require_subcommand(1);
   std::string log_level = "warning";
