@@ -17,12 +17,22 @@
 #ifdef NM_SIM_ASAN
 #include <sanitizer/common_interface_defs.h>
 #endif
+#if defined(__SANITIZE_THREAD__)
+#define NM_SIM_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define NM_SIM_TSAN 1
+#endif
+#endif
+#ifdef NM_SIM_TSAN
+#include <sanitizer/tsan_interface.h>
+#endif
 
 namespace newmoon::sim {
 namespace {
 
 // Committed page by page as it is used; sanitizers make frames larger.
-#ifdef NM_SIM_ASAN
+#if defined(NM_SIM_ASAN) || defined(NM_SIM_TSAN)
 constexpr std::size_t kStackBytes = std::size_t{1} << 20;
 #else
 constexpr std::size_t kStackBytes = std::size_t{256} << 10;
@@ -38,6 +48,9 @@ Fiber::Fiber() {
     std::perror("mmap of a fiber stack");
     std::abort();
   }
+#ifdef NM_SIM_TSAN
+  inside_thread_ = __tsan_create_fiber(0);
+#endif
   getcontext(&inside_);
   inside_.uc_stack.ss_sp = static_cast<char*>(mapping_) + kGuardBytes;
   inside_.uc_stack.ss_size = kStackBytes;
@@ -47,7 +60,12 @@ Fiber::Fiber() {
               static_cast<unsigned>(self >> 32), static_cast<unsigned>(self));
 }
 
-Fiber::~Fiber() { munmap(mapping_, kGuardBytes + kStackBytes); }
+Fiber::~Fiber() {
+#ifdef NM_SIM_TSAN
+  __tsan_destroy_fiber(inside_thread_);
+#endif
+  munmap(mapping_, kGuardBytes + kStackBytes);
+}
 
 void Fiber::entry(unsigned high, unsigned low) {
   const auto self = std::uintptr_t{high} << 32 | low;
@@ -74,6 +92,10 @@ void Fiber::switch_to(ucontext_t& from, ucontext_t& to, [[maybe_unused]] void** 
 }
 
 void Fiber::resume() {
+#ifdef NM_SIM_TSAN
+  outside_thread_ = __tsan_get_current_fiber();
+  __tsan_switch_to_fiber(inside_thread_, 0);
+#endif
   switch_to(outside_, inside_, &outside_fake_stack_, inside_.uc_stack.ss_sp, kStackBytes);
 #ifdef NM_SIM_ASAN
   __sanitizer_finish_switch_fiber(outside_fake_stack_, nullptr, nullptr);
@@ -81,6 +103,9 @@ void Fiber::resume() {
 }
 
 void Fiber::suspend() {
+#ifdef NM_SIM_TSAN
+  __tsan_switch_to_fiber(outside_thread_, 0);
+#endif
   switch_to(inside_, outside_, &inside_fake_stack_, outside_bottom_, outside_bytes_);
 #ifdef NM_SIM_ASAN
   __sanitizer_finish_switch_fiber(inside_fake_stack_, &outside_bottom_, &outside_bytes_);
