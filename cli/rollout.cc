@@ -24,7 +24,7 @@ constexpr std::array<std::string_view, 3> kPauseModes = {"abort", "wait", "keep"
 constexpr Duration kStartTimeout = std::chrono::seconds(60);
 constexpr Duration kGenerateTimeout = std::chrono::minutes(10);
 constexpr Duration kControlTimeout = std::chrono::seconds(60);
-constexpr int kProblemsPerEngine = 2;  // at least: those of start_in_flight()
+constexpr int kInFlightPerEngine = 2;  // requests that run while the weights change
 
 // One line that is redrawn on a terminal, and a line a stage elsewhere.
 void show_progress(int cycle, int cycles, std::string_view stage) {
@@ -235,18 +235,23 @@ Status Rollout::generate(int cycle, CycleReport& row) {
 }
 
 Status Rollout::start_in_flight(int coming_cycle) {
-  // A problem that the neighbour has just answered, whose load may be under way when the
-  // pause comes, and one that it is asked in the coming cycle, whose save may be. Not waited
-  // for: the pause follows on each engine as soon as it has come so far.
+  // First a problem that the neighbour is asked in the coming cycle: its save may be under way
+  // when the pause comes. While it decodes, one that the neighbour has just answered: its load
+  // may be. Not waited for: the pause follows on each engine as soon as it has come so far.
   for (std::size_t i = 0; i < fleet_.size(); ++i) {
     const int neighbour = static_cast<int>((i + 1) % fleet_.size());
     const int second = neighbour + static_cast<int>(fleet_.size());
     const std::string suffix = "-across-" + std::to_string(i);
-    const Json requests = Json::array(
-        {request(coming_cycle - 1, neighbour, suffix), request(coming_cycle, second, suffix)});
-    const Status sent = fleet_.engine(i).send(
-        {{"op", "submit"}, {"requests", requests}, {"until_output_tokens", 3}});
-    if (!sent) return sent;
+    const std::array<Json, kInFlightPerEngine> requests = {
+        request(coming_cycle, second, suffix), request(coming_cycle - 1, neighbour, suffix)};
+    int until_output_tokens = 0;
+    for (const Json& in_flight : requests) {
+      until_output_tokens += 3;
+      const Status sent = fleet_.engine(i).send({{"op", "submit"},
+                                                 {"requests", Json::array({in_flight})},
+                                                 {"until_output_tokens", until_output_tokens}});
+      if (!sent) return sent;
+    }
   }
   return {};
 }
@@ -262,7 +267,7 @@ Status Rollout::change_weights(int cycle, CycleReport& row) {
       {{{"op", "pause"}, {"mode", row.pause_mode}, {"clear_cache", true}},
        &row.pause_ms,
        kGenerateTimeout,
-       1},
+       kInFlightPerEngine},
       {{{"op", "update"}, {"weights", row.weights}}, &row.update_ms},
       {{{"op", "reset"}}, &row.reset_ms},
       {{{"op", "resume"}}, &resume_ms},
@@ -330,7 +335,7 @@ Status check(const RolloutOptions& options) {
       in_range("engines", options.engines, 1, 8),
       in_range("ranks", options.ranks, 1, 30),
       in_range("cycles", options.cycles, 1, 100),
-      in_range("requests", options.requests, options.engines * kProblemsPerEngine, 1000),
+      in_range("requests", options.requests, options.engines * kInFlightPerEngine, 1000),
       in_range("max-tokens", options.max_tokens, 4, 512),
       in_range("shots", options.shots, 1, 16),
       in_range("kv-blocks", options.kv_blocks, 16, 1'000'000),

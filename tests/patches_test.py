@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Every planted bug still applies: what ./dev planted and ./dev sim-bugs will patch and build."""
 
 import pathlib
@@ -34,7 +35,7 @@ class PatchesTest(unittest.TestCase):
             with self.subTest(path.name):
                 run = subprocess.run(
                     ["patch", "--dry-run", "--force", "-p1", "--fuzz=0", "-d", str(ROOT)],
-                    stdin=path.open(), capture_output=True, text=True, timeout=60, check=False,
+                    input=path.read_text(), capture_output=True, text=True, timeout=60, check=False,
                 )  # fmt: skip
                 self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
 
