@@ -24,13 +24,16 @@ gate_result() {
   [[ "$2" == true ]]
 }
 
-# The configure log shows only if it fails.
+# The configure log shows only if it fails. After a change of the presets the build starts
+# afresh: CMake drops all other settings of an old cache when the compiler changes.
 configure_preset() {  # PRESET
-  local log
-  log="$(cmake --preset "$1" 2>&1)" || {
+  local log fresh=() presets="build/$1/presets.json"
+  cmp -s CMakePresets.json "$presets" || fresh=(--fresh)
+  log="$(cmake --preset "$1" "${fresh[@]}" 2>&1)" || {
     echo "$log" >&2
     fail "cmake --preset $1 failed"
   }
+  cp CMakePresets.json "$presets"
 }
 
 # Configures and builds a preset into build/PRESET. Paths are relative to ccache, so that
