@@ -8,7 +8,8 @@ main() {
   local patches list seen=0 started=$SECONDS pass=true patch
   list="$(select_patches tests/planted "$@")" || exit
   mapfile -t patches <<<"$list"
-  verb build
+  verb setup
+  build_preset release newmoon
   printf '%-24s %-10s %-24s %s\n' bug rule "differing (unpatched)" verdict
   for patch in "${patches[@]}"; do
     see_bug "$patch" && ((++seen))
