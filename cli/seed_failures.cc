@@ -226,7 +226,12 @@ void Failures::start_running(SeedEngine& engine) {
   const auto said_little = [&engine](int i) {
     return engine.generation(running_id(i)).tokens.size() < 4;
   };
-  while ((said_little(0) || said_little(1)) && engine.now() < deadline) engine.step();
+  // One of them may wait for its lookup while the other talks: a step a moment, so that it
+  // has not said all by then.
+  while ((said_little(0) || said_little(1)) && engine.now() < deadline) {
+    engine.step();
+    for (int moment = 0; moment < 10; ++moment) engine.idle();
+  }
 }
 
 bool wait_for_held_put(SeedEngine& engine) {

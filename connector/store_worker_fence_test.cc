@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <future>
+#include <optional>
 #include <set>
 #include <thread>
 
@@ -279,11 +280,11 @@ TEST_F(StoreWorkerFenceTest, DrainWaitsForBothQueuesAndDropsNothing) {
 // On real threads: whatever the fences hit, every job is reported exactly once.
 TEST_F(StoreWorkerFenceTest, EveryJobIsReportedOnceUnderConcurrentFences) {
   constexpr std::uint64_t kSteps = 300;
-  ThreadExecutor send("save");
-  ThreadExecutor receive("load");
+  std::optional<ThreadExecutor> send(std::in_place, "save");
+  std::optional<ThreadExecutor> receive(std::in_place, "load");
   StoreWorker::Options options = default_options();
   FakeStore loads_store;  // the fake is not thread-safe: loads find nothing in theirs
-  StoreWorker worker(options, loads_store, memory_, send, receive);
+  StoreWorker worker(options, loads_store, memory_, *send, *receive);
   loads_store.put_error = Error{Code::kBusy, "full"};
   loads_store.before_put = [] { std::this_thread::yield(); };
 
@@ -313,6 +314,8 @@ TEST_F(StoreWorkerFenceTest, EveryJobIsReportedOnceUnderConcurrentFences) {
   std::promise<void> drained;
   worker.drain([&](const Result<FenceAck>&) { drained.set_value(); });
   drained.get_future().wait();
+  send.reset();  // the executors before the worker: their tasks end with a look at it
+  receive.reset();
   collect();
   EXPECT_THAT(saves, SizeIs(kSteps));
   EXPECT_THAT(loads, SizeIs(kSteps));
