@@ -1,8 +1,8 @@
 #include "cli/bench_external.h"
 
-#include <algorithm>
 #include <memory>
 
+#include "cli/statistics.h"
 #include "engine/engine_stack.h"
 #include "model/llama_runner.h"
 #include "store/memory_store.h"
@@ -96,11 +96,6 @@ Status Bench::flush() {
   return {};
 }
 
-double median_ms(std::vector<Duration> times) {
-  std::ranges::sort(times);
-  return to_ms(times[times.size() / 2]);
-}
-
 }  // namespace
 
 Result<ModelBenchRow> bench_external_hit(const ModelBenchOptions& options) {
@@ -124,8 +119,8 @@ Result<ModelBenchRow> bench_external_hit(const ModelBenchOptions& options) {
     computed.push_back(*cold);
     loaded.push_back(*warm);
   }
-  const double value = median_ms(loaded);
-  const double peer = median_ms(computed);
+  const double value = to_ms(median(loaded));
+  const double peer = to_ms(median(computed));
   return ModelBenchRow{"first_token_external_exact", value, peer, peer / value};
 }
 

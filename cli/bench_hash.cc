@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/random.h"
+#include "cli/statistics.h"
 #include "hash/block_hash.h"
 #include "hash/sha256.h"
 #include "hash/xxh3.h"
@@ -80,11 +81,6 @@ double bare_ms(HashAlgo algo, std::span<Bytes> messages) {
       each_sha256(messages);
     }
   });
-}
-
-double median(std::array<double, kRuns> values) {
-  std::ranges::sort(values);
-  return values[kRuns / 2];
 }
 
 HashBenchRow bench(HashAlgo algo, std::span<const Token> tokens) {

@@ -6,6 +6,7 @@
 #include "base/random.h"
 #include "base/temp_folder.h"
 #include "cli/lone_rank.h"
+#include "cli/statistics.h"
 
 namespace newmoon {
 namespace {
@@ -33,12 +34,6 @@ LookupRequest make_request(std::span<const BlockHash> hashes) {
   request.num_tokens = static_cast<std::uint32_t>(hashes.size()) * kBlockSize + 1;
   request.block_hashes.assign(hashes.begin(), hashes.end());
   return request;
-}
-
-// Sorts `samples`.
-double percentile_us(std::vector<Duration>& samples, double share) {
-  std::ranges::sort(samples);
-  return to_us(samples[static_cast<std::size_t>(share * static_cast<double>(samples.size() - 1))]);
 }
 
 class Asker {
@@ -90,7 +85,7 @@ Result<LookupBenchRow> measure(Asker& asker, Clock& clock, std::string case_name
     samples.push_back(*taken);
   }
   return LookupBenchRow{static_cast<int>(request.block_hashes.size()), std::move(case_name),
-                        percentile_us(samples, 0.5), percentile_us(samples, 0.99)};
+                        to_us(percentile(samples, 0.5)), to_us(percentile(samples, 0.99))};
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/random.h"
+#include "cli/statistics.h"
 #include "model/kv_arena.h"
 #include "model/llama_plain_loop.h"
 #include "model/llama_runner.h"
@@ -31,11 +32,6 @@ struct Mode {
   LlamaMode mode;
   std::string name;
 };
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
 
 // Of `work`, in ms; its error if it has one.
 Result<double> timed(const std::function<Status()>& work) {

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <memory>
 
+#include "cli/statistics.h"
 #include "engine/engine_stack.h"
 #include "model/test_model_runner.h"
 #include "store/memory_store.h"
@@ -20,11 +21,6 @@ constexpr int kLookups = 1500;
 constexpr int kLookupBlocks = 64;
 constexpr std::uint64_t kBytesAKey = 320;  // budget; the store says what a value takes
 constexpr std::uint64_t kSpareBytes = std::uint64_t{256} << 20;
-
-double percentile(std::vector<double> samples, double share) {
-  std::ranges::sort(samples);
-  return samples[static_cast<std::size_t>(share * static_cast<double>(samples.size() - 1))];
-}
 
 double resident_gib() {
   std::uint64_t total_pages = 0;

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/executor.h"
+#include "cli/statistics.h"
 #include "store/memory_store.h"
 
 namespace newmoon {
@@ -110,10 +111,8 @@ class Bench {
       seen[run] = gb_per_s(seen_time);
       limit[run] = gb_per_s(limit_time);
     }
-    std::ranges::sort(seen);
-    std::ranges::sort(limit);
-    const double gb = seen[kRuns / 2];
-    const double limit_gb = limit[kRuns / 2];
+    const double gb = median(seen);
+    const double limit_gb = median(limit);
     return {bytes_, op, checksum, gb, limit_gb, gb / limit_gb};
   }
 

@@ -152,7 +152,8 @@ class Rollout {
   // of the cycle that had them, so that its first requests can hit.
   const std::string& problem(int cycle, int k) const;
   Json request(int cycle, int k, std::string_view suffix) const;
-  Json requests_of_engine(int cycle, std::size_t engine, int skip) const;
+  // Those of an engine's share, every fleet_.size()-th problem, but its first.
+  Json later_requests(int cycle, std::size_t engine) const;
 
   const RolloutOptions& options_;
   const PromptSet prompts_;
@@ -195,11 +196,11 @@ Json Rollout::request(int cycle, int k, std::string_view suffix) const {
           {"max_tokens", options_.max_tokens}};
 }
 
-Json Rollout::requests_of_engine(int cycle, std::size_t engine, int skip) const {
+Json Rollout::later_requests(int cycle, std::size_t engine) const {
   Json requests = Json::array();
   const int engines = static_cast<int>(fleet_.size());
-  for (int k = static_cast<int>(engine); k < options_.requests; k += engines) {
-    if (k / engines >= skip) requests.push_back(request(cycle, k, ""));
+  for (int k = static_cast<int>(engine) + engines; k < options_.requests; k += engines) {
+    requests.push_back(request(cycle, k, ""));
   }
   return requests;
 }
@@ -212,7 +213,7 @@ Status Rollout::generate(int cycle, CycleReport& row) {
   for (std::size_t i = 0; i < fleet_.size(); ++i) {
     const Result<Json> first =
         fleet_.engine(i).call({{"op", "generate"},
-                               {"requests", Json::array({requests_of_engine(cycle, i, 0).at(0)})},
+                               {"requests", Json::array({request(cycle, static_cast<int>(i), "")})},
                                {"flush", true}},
                               kGenerateTimeout);
     if (!first) return std::unexpected(first.error());
@@ -222,7 +223,7 @@ Status Rollout::generate(int cycle, CycleReport& row) {
   }
   for (std::size_t i = 0; i < fleet_.size(); ++i) {
     const Status sent = fleet_.engine(i).send(
-        {{"op", "generate"}, {"requests", requests_of_engine(cycle, i, 1)}, {"flush", true}});
+        {{"op", "generate"}, {"requests", later_requests(cycle, i)}, {"flush", true}});
     if (!sent) return sent;
   }
   for (std::size_t i = 0; i < fleet_.size(); ++i) {
