@@ -45,8 +45,8 @@ class Fiber {
   const void* outside_bottom_ = nullptr;
   std::size_t outside_bytes_ = 0;
   // And ThreadSanitizer, to which each fiber is a thread.
-  void* inside_thread_ = nullptr;
-  void* outside_thread_ = nullptr;
+  [[maybe_unused]] void* inside_thread_ = nullptr;
+  [[maybe_unused]] void* outside_thread_ = nullptr;
 };
 
 // Keeps the stacks of ended fibers for later ones.
