@@ -94,7 +94,7 @@ Replica::Replica(Surroundings world, std::size_t number)
       pool_({.block_count = world.plan.block_count,
              .block_size = world.plan.block_size,
              .enable_prefix_caching = true,
-             .enable_kv_events = false},
+             .enable_kv_events = world.plan.kv_events},
             fence_.epoch()),
       purge_store_(world.store, number, engine_, nullptr, [this] { return fence_.epoch(); }),
       purge_queue_(world.kernel, milliseconds(5)) {
@@ -174,6 +174,7 @@ void Replica::loop() {
     epoch_before_call_ = fence_.epoch();
     const std::vector<RequestOutput> outputs = core_->step();
     after_event();
+    note_events();
     for (const RequestOutput& output : outputs) on_output(output);
     if (engine_.alive && commands_.empty()) idle();
   }
@@ -188,6 +189,7 @@ void Replica::run_commands() {
     epoch_before_call_ = fence_.epoch();
     command->run(*core_);
     after_event();
+    note_events();
     command->ended = true;
     kernel().wake_all(answered_);
   }

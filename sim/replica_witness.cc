@@ -99,6 +99,23 @@ void Replica::note_write(bool announced) {
   on_write(announced);
 }
 
+// What a router hears of this engine: nothing of an epoch that is over, and of each
+// fence at once, however idle the engine is.
+void Replica::note_events() {
+  if (!world_.plan.kv_events) return;
+  for (const KvEvent& event : core_->take_events()) {
+    const Epoch epoch = std::visit([](const auto& said) { return said.epoch; }, event);
+    if (std::holds_alternative<AllBlocksCleared>(event)) {
+      events_epoch_ = epoch;
+    } else if (events_epoch_ != 0 && epoch != events_epoch_) {
+      verdict().violation("events", "a KV event tells of a block of another epoch");
+    }
+  }
+  if (events_epoch_ != 0 && events_epoch_ != fence_.epoch()) {
+    verdict().violation("events", "a fence is not told to routers at once");
+  }
+}
+
 void Replica::note_purge(const Scope& scope) {
   verdict().saw(Overlap::kUniquePurge);
   const auto* unique = std::get_if<UniqueIdentity>(&scope.weights);
