@@ -132,6 +132,7 @@ class Replica {
   // `fenced_after`: the epoch before whatever asked for the reset.
   void check_reset(const CacheResetAnswer& answer, Epoch fenced_after);
   void check_acks(const CacheResetAnswer& answer);
+  void check_emptied(const CacheResetAnswer& answer);
   void check_outcome(const CacheResetAnswer& answer, const std::optional<ScopeId>& before);
   void check_pause(const PauseAnswer& answer, Epoch fenced_after);
   void check_in_time(std::string_view what, Time deadline);

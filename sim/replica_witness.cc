@@ -191,6 +191,16 @@ void Replica::check_acks(const CacheResetAnswer& answer) {
   }
 }
 
+// Right after a reset in mode remove_all, unless somebody put behind its back.
+void Replica::check_emptied(const CacheResetAnswer& answer) {
+  if (!world_.plan.remove_all || !answer.success) return;
+  if (crashed_ || !world_.plan.store_rules.empty()) return;
+  const Result<StoreStats> stats = world_.store.truth.stats();
+  if (stats && stats->blocks > 0) {
+    verdict().violation("W5", "remove_all succeeded, and the store is not empty");
+  }
+}
+
 void Replica::check_reset(const CacheResetAnswer& answer, Epoch fenced_after) {
   kernel().trace("reset", {number_, answer.success, answer.degraded, answer.silent_ranks.size(),
                            static_cast<std::uint64_t>(answer.scope)});
@@ -215,12 +225,6 @@ void Replica::check_outcome(const CacheResetAnswer& answer, const std::optional<
     verdict().violation("W5", "a reset is wrong about being sealed");
   } else if (answer.scope == ScopeOutcome::kNew && fence_.scope_id() == before) {
     verdict().violation("W8", "a reset says that the scope is new, and it is not");
-  }
-  if (answer.success && world_.plan.remove_all && answer.removed > 0) {
-    const Result<StoreStats> stats = world_.store.truth.stats();
-    if (stats && stats->blocks > 0) {
-      verdict().violation("W5", "remove_all succeeded, and the store is not empty");
-    }
   }
 }
 
