@@ -10,7 +10,7 @@ main() {
   mapfile -t patches <<<"$list"
   verb setup
   build_preset release newmoon
-  printf '%-24s %-10s %-24s %s\n' bug rule "differing (unpatched)" verdict
+  printf '%-24s %-26s %-24s %s\n' bug rule "differing (unpatched)" verdict
   for patch in "${patches[@]}"; do
     see_bug "$patch" && ((++seen))
   done
@@ -27,7 +27,7 @@ see_bug() {  # PATCH
   planted="$(rollout "$PATCHED_BINARY" "$1" "$PATCHED_LOGS/$name.json")"
   clean="$(rollout build/release/newmoon "$1" "$PATCHED_LOGS/$name.clean.json")"
   if [[ "$planted" =~ ^1\ fail\ [1-9] && "$clean" == "0 pass 0" ]]; then verdict=seen; fi
-  printf '%-24s %-10s %-24s %s\n' \
+  printf '%-24s %-26s %-24s %s\n' \
     "$name" "$(patch_field "$1" Rule)" "${planted##* } (${clean##* })" "$verdict"
   [[ "$verdict" == seen ]] ||
     { echo "  patched: $planted; unpatched: $clean; logs $PATCHED_LOGS/$name*.log"; false; }

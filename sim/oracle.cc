@@ -21,15 +21,10 @@ void Oracle::learn(std::span<const Token> tokens, const ExtraKeys& extra) {
 }
 
 void Oracle::learn(const Scope& scope, const WeightsByRank& weights) {
-  const auto [entry, is_new] = scopes_.try_emplace(scope.id(), Opened{scope, weights});
-  if (is_new || entry->second.weights == weights) return;
+  const auto [entry, is_new] = scopes_.try_emplace(scope.id(), weights);
+  if (is_new || entry->second == weights) return;
   verdict_.violation("W2",
                      "scope " + scope.id().hex() + " is opened for other weights than before");
-}
-
-const Scope* Oracle::scope_of(const ScopeId& scope) const {
-  const auto found = scopes_.find(scope);
-  return found == scopes_.end() ? nullptr : &found->second.scope;
 }
 
 Token Oracle::next_token(const WeightsByRank& weights, std::span<const Token> tokens) const {
@@ -91,7 +86,7 @@ void Oracle::check_value(SharedStore& store, const Key& key, const LayoutId& lay
     verdict_.violation("W2", name + " is of a shard that does not exist");
     return;
   }
-  if (compute(scope->second.weights[key.shard.tp], key.block).payload == *payload) return;
+  if (compute(scope->second[key.shard.tp], key.block).payload == *payload) return;
   verdict_.violation("W2", name + " holds KV that the weights of its scope did not compute");
 }
 

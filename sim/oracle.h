@@ -28,8 +28,6 @@ class Oracle {
   void learn(std::span<const Token> tokens, const ExtraKeys& extra);
   // These weights are what `scope` stands for.
   void learn(const Scope& scope, const WeightsByRank& weights);
-  // nullptr: nobody ever opened it.
-  const Scope* scope_of(const ScopeId& scope) const;
 
   // The token that ranks with these weights say after `tokens`.
   Token next_token(const WeightsByRank& weights, std::span<const Token> tokens) const;
@@ -69,11 +67,7 @@ class Oracle {
   const int vocab_size_;
   Verdict& verdict_;
   std::unordered_map<BlockHash, KnownBlock> blocks_;
-  struct Opened {
-    Scope scope;
-    WeightsByRank weights;
-  };
-  std::map<ScopeId, Opened> scopes_;
+  std::map<ScopeId, WeightsByRank> scopes_;
   std::unordered_map<ComputedKey, Computed, ComputedKeyHash> computed_;
 };
 

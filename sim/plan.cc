@@ -76,6 +76,7 @@ void Drawer::draw_engines() {
                  IdentityMode::kTrustedLabel, IdentityMode::kUnique});
   plan_.remove_all = plan_.replicas == 1 && random_.chance(8);
   plan_.checksum = random_.chance(90);
+  plan_.kv_events = random_.chance(40);
   plan_.min_load_tokens = random_.chance(15) ? 8 : 0;
   plan_.batch_blocks_max = one_of<std::size_t>(std::array<std::size_t, 3>{1, 2, 64});
   plan_.jobs_max = random_.chance(10) ? 1 : 256;

@@ -82,6 +82,7 @@ struct Plan {
   IdentityMode identity = IdentityMode::kDigest;
   bool remove_all = false;  // reset mode remove_all, one replica
   bool checksum = true;
+  bool kv_events = false;
   std::uint32_t min_load_tokens = 0;
   std::size_t batch_blocks_max = 64;
   std::size_t jobs_max = 256;

@@ -94,7 +94,7 @@ Replica::Replica(Surroundings world, std::size_t number)
       pool_({.block_count = world.plan.block_count,
              .block_size = world.plan.block_size,
              .enable_prefix_caching = true,
-             .enable_kv_events = false},
+             .enable_kv_events = world.plan.kv_events},
             fence_.epoch()),
       purge_store_(world.store, number, engine_, nullptr, [this] { return fence_.epoch(); }),
       purge_queue_(world.kernel, milliseconds(5)) {
@@ -174,6 +174,7 @@ void Replica::loop() {
     epoch_before_call_ = fence_.epoch();
     const std::vector<RequestOutput> outputs = core_->step();
     after_event();
+    note_events();
     for (const RequestOutput& output : outputs) on_output(output);
     if (engine_.alive && commands_.empty()) idle();
   }
@@ -188,6 +189,7 @@ void Replica::run_commands() {
     epoch_before_call_ = fence_.epoch();
     command->run(*core_);
     after_event();
+    note_events();
     command->ended = true;
     kernel().wake_all(answered_);
   }
@@ -244,7 +246,13 @@ std::optional<PauseAnswer> Replica::pause(PauseMode mode, bool clear_cache) {
     core.pause_generation(mode, clear_cache, deadline, [=, this](PauseAnswer said) {
       check_in_time("a pause", deadline);
       check_pause(said, before);
-      if (said.reset) check_acks(*said.reset);
+      if (said.reset) {
+        check_acks(*said.reset);
+        check_emptied(*said.reset);
+      }
+      if (said.complete && mode != PauseMode::kKeep && core_->scheduler().num_running() > 0) {
+        verdict().violation("W5", "a pause says that it is complete, and a request runs");
+      }
       *answer = std::move(said);
       kernel().wake_all(answered_);
     });
@@ -288,7 +296,10 @@ std::optional<CacheResetAnswer> Replica::reset(bool reset_running, bool reset_co
       verdict().violation("W3", "a reset sent more messages than there are ranks to tell");
     }
     check_reset(*answer, before);
-    if (reset_connector) check_acks(*answer);
+    if (reset_connector) {
+      check_acks(*answer);
+      check_emptied(*answer);
+    }
     check_outcome(*answer, scope);
     if (must_keep && answer->scope != ScopeOutcome::kKept) {
       verdict().violation("W8", "a reset gave up a verified scope that nobody had used");

@@ -126,11 +126,13 @@ class Replica {
   void note_step(std::size_t rank, const SchedulerOutput& step);
   void note_submitted(const SchedulerOutput& step);
   void note_write(bool announced);
+  void note_events();
   void note_purge(const Scope& scope);
   void check_may_wait();
   // `fenced_after`: the epoch before whatever asked for the reset.
   void check_reset(const CacheResetAnswer& answer, Epoch fenced_after);
   void check_acks(const CacheResetAnswer& answer);
+  void check_emptied(const CacheResetAnswer& answer);
   void check_outcome(const CacheResetAnswer& answer, const std::optional<ScopeId>& before);
   void check_pause(const PauseAnswer& answer, Epoch fenced_after);
   void check_in_time(std::string_view what, Time deadline);
@@ -158,6 +160,7 @@ class Replica {
   Kernel::WaitList answered_;
 
   Epoch seen_epoch_ = 0;
+  Epoch events_epoch_ = 0;  // of the last AllBlocksCleared, as a router sees it
   std::optional<ScopeId> seen_scope_;
   Epoch epoch_before_call_ = 0;  // of the command or step that is running
   std::uint64_t resets_in_a_row_ = 0;

@@ -99,6 +99,23 @@ void Replica::note_write(bool announced) {
   on_write(announced);
 }
 
+// What a router hears of this engine: nothing of an epoch that is over, and of each
+// fence at once, however idle the engine is.
+void Replica::note_events() {
+  if (!world_.plan.kv_events) return;
+  for (const KvEvent& event : core_->take_events()) {
+    const Epoch epoch = std::visit([](const auto& said) { return said.epoch; }, event);
+    if (std::holds_alternative<AllBlocksCleared>(event)) {
+      events_epoch_ = epoch;
+    } else if (events_epoch_ != 0 && epoch != events_epoch_) {
+      verdict().violation("events", "a KV event tells of a block of another epoch");
+    }
+  }
+  if (events_epoch_ != 0 && events_epoch_ != fence_.epoch()) {
+    verdict().violation("events", "a fence is not told to routers at once");
+  }
+}
+
 void Replica::note_purge(const Scope& scope) {
   verdict().saw(Overlap::kUniquePurge);
   const auto* unique = std::get_if<UniqueIdentity>(&scope.weights);
@@ -174,6 +191,16 @@ void Replica::check_acks(const CacheResetAnswer& answer) {
   }
 }
 
+// Right after a reset in mode remove_all, unless somebody put behind its back.
+void Replica::check_emptied(const CacheResetAnswer& answer) {
+  if (!world_.plan.remove_all || !answer.success) return;
+  if (crashed_ || !world_.plan.store_rules.empty()) return;
+  const Result<StoreStats> stats = world_.store.truth.stats();
+  if (stats && stats->blocks > 0) {
+    verdict().violation("W5", "remove_all succeeded, and the store is not empty");
+  }
+}
+
 void Replica::check_reset(const CacheResetAnswer& answer, Epoch fenced_after) {
   kernel().trace("reset", {number_, answer.success, answer.degraded, answer.silent_ranks.size(),
                            static_cast<std::uint64_t>(answer.scope)});
@@ -198,12 +225,6 @@ void Replica::check_outcome(const CacheResetAnswer& answer, const std::optional<
     verdict().violation("W5", "a reset is wrong about being sealed");
   } else if (answer.scope == ScopeOutcome::kNew && fence_.scope_id() == before) {
     verdict().violation("W8", "a reset says that the scope is new, and it is not");
-  }
-  if (answer.success && world_.plan.remove_all && answer.removed > 0) {
-    const Result<StoreStats> stats = world_.store.truth.stats();
-    if (stats && stats->blocks > 0) {
-      verdict().violation("W5", "remove_all succeeded, and the store is not empty");
-    }
   }
 }
 

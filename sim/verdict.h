@@ -65,7 +65,6 @@ class Verdict {
   // `rule`: what of the contract it breaks, e.g. "W1 tokens".
   void violation(std::string_view rule, const std::string& what);
   const std::vector<std::string>& violations() const { return violations_; }
-  bool ok() const { return violations_.empty(); }
 
   void saw(Overlap overlap) { ++overlaps_[static_cast<std::size_t>(overlap)]; }
   void note_fault() { ++fault_count_; }

@@ -188,6 +188,16 @@ void World::note_end(Ticket& ticket, const RequestOutput& output) {
   if (output.counters.external_hit_tokens > 0) verdict_.saw(Overlap::kExternalHit);
   if (output.counters.preemptions > 0) verdict_.saw(Overlap::kPreemption);
   const std::size_t said = ticket.tokens.size() - ticket.planned.prompt.size();
+  std::size_t told = 0;
+  bool in_order = true;
+  for (const WeightVersionSpan& span : output.weight_versions) {
+    in_order = in_order && span.start == told && span.end > span.start;
+    told = span.end;
+  }
+  if (!in_order || told != said) {
+    verdict_.violation("versions", "the weight versions of request " + output.id +
+                                       " do not cover its tokens one after the other");
+  }
   if (output.status == RequestStatus::kFinishedError && !engine.crashed()) {
     verdict_.violation("requests", "request " + output.id + " failed: " + output.error);
   }
