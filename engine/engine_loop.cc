@@ -109,6 +109,8 @@ void EngineLoop::run() {
     deliver(std::move(outputs));
     if (idle) wait_for_work();
   }
+  // What was taken in before the stop is owed an end; nothing is taken in any more.
+  run_tasks();
   core_.abort_requests({});
   deliver(core_.step());
 }

@@ -112,6 +112,33 @@ TEST_F(EngineLoopTest, CallThatTheEngineDoesNotGetToEndsByItsDeadline) {
   release.set_value();
 }
 
+// The loop is held inside a task, so that the request is taken in but not begun when
+// the stop arrives.
+TEST_F(EngineLoopTest, StopEndsARequestThatHasNotBegun) {
+  std::promise<void> begun;
+  std::promise<void> release;
+  loop_->post([&begun, held = release.get_future().share()](EngineCore&) {
+    begun.set_value();
+    held.wait();
+  });
+  begun.get_future().wait();
+  std::vector<std::future<Generation>> taken;
+  taken.push_back(generate(input("first", 240)));
+  std::thread stopper([this] { loop_->stop(); });  // lint: allow thread, stop blocks
+  RequestStatus last = RequestStatus::kRunning;
+  for (int i = 0; last != RequestStatus::kFinishedError; ++i) {
+    taken.push_back(generate(input("r" + std::to_string(i), 240)));
+    if (taken.back().wait_for(1ms) != std::future_status::ready) continue;
+    last = taken.back().get().last.status;
+    taken.pop_back();
+  }
+  release.set_value();
+  stopper.join();
+  for (auto& request : taken) {
+    EXPECT_EQ(request.get().last.status, RequestStatus::kFinishedAborted);
+  }
+}
+
 TEST_F(EngineLoopTest, StopAbortsWhatRunsAndRefusesTheRest) {
   std::future<Generation> running = generate(input("r", 240));
   loop_->stop();
