@@ -6,12 +6,13 @@ STAGES=(
   "lint      ./dev lint"
   "seed      ./dev seed"
   "sim       ./dev sim"
-  "verify    verify/run.sh --full"
-  "bench     ./dev bench"
+  "sim-bugs  ./dev sim-bugs"
   "demo      ./dev demo"
+  "planted   ./dev planted"
+  "bench     ./dev bench"
   "asan      ./dev asan"
   "tsan      ./dev tsan"
-  "models    verify/run.sh --full"
+  "verify    verify/run.sh --full"
 )
 
 main() {
