@@ -222,7 +222,7 @@ TEST_F(SeedTest, test_scheduler_reset_store_returns_client_reset_result) {
 TEST_F(SeedTest, test_scheduler_reset_store_handles_rpc_exception) {
   ranks_[1]->stop();
   use_mode(ResetMode::kRemoveAll);
-  const Time deadline = in(200ms);
+  const Time deadline = in(1s);
   const ResetAnswer answer = scheduler_->reset_store(deadline);
   EXPECT_FALSE(answer.success);
   EXPECT_THAT(answer.silent_ranks, ElementsAre(1));
@@ -230,7 +230,7 @@ TEST_F(SeedTest, test_scheduler_reset_store_handles_rpc_exception) {
   EXPECT_GE(clock_.now(), deadline);
 
   use_mode(ResetMode::kFence);  // the fence needs nobody's answer
-  const ResetAnswer fenced = scheduler_->reset_store(in(200ms));
+  const ResetAnswer fenced = scheduler_->reset_store(in(1s));
   EXPECT_TRUE(fenced.success);
   EXPECT_TRUE(fenced.degraded);
 }
