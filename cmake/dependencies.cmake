@@ -1,12 +1,16 @@
 # The libraries Newmoon stands on, each with the one place that uses it
 # (docs/architecture.md says why each is there). All come from Debian packages
-# that `./dev setup` installs; llama.cpp comes from cmake/llama.cmake.
+# that `./dev setup` installs; llama.cpp comes from cmake/llama.cmake. Mooncake is met at run
+# time only, in the cache folder that setup fills.
+execute_process(COMMAND ${PROJECT_SOURCE_DIR}/tools/cache_dir
+                OUTPUT_VARIABLE newmoon_cache OUTPUT_STRIP_TRAILING_WHITESPACE
+                COMMAND_ERROR_IS_FATAL ANY)
 find_package(Threads REQUIRED)
 find_package(OpenSSL REQUIRED COMPONENTS Crypto)  # SHA-256: hash/
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(ZMQ REQUIRED IMPORTED_TARGET libzmq)     # base/zmq_transport.cc, store/zmq_socket.cc
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)  # hash/
-find_package(nlohmann_json 3.11 REQUIRED)  # cli/: --json files
+find_package(nlohmann_json 3.11 REQUIRED)  # cli/, sim/: --json files; store/mooncake/config.cc
 find_package(CLI11 REQUIRED)               # cli/: options
 
 # msgpack: admin/. Header-only; without Boost.

@@ -1,6 +1,7 @@
-# nm_layer(NAME DEPS...): the library newmoon_NAME of every *.cc here but *_test.cc,
-# and the test binary NAME_test of every *_test.cc here. Globbing, so that no source
-# or test can be in the tree and not in the build. Files llama_* need llama.cpp.
+# nm_layer(NAME DEPS... [FOLDERS FOLDERS...]): the library newmoon_NAME of every *.cc here
+# and in the folders but *_test.cc, and the test binary NAME_test of every *_test.cc there.
+# Globbing, so that no source or test can be in the tree and not in the build. Files llama_*
+# need llama.cpp.
 add_library(newmoon_options INTERFACE)
 target_compile_options(newmoon_options INTERFACE -Wall -Wextra -Werror -fno-omit-frame-pointer)
 target_include_directories(newmoon_options INTERFACE ${PROJECT_SOURCE_DIR})
@@ -14,7 +15,10 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
 endif()
 
 function(nm_layer name)
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
+  cmake_parse_arguments(PARSE_ARGV 1 layer "" "" FOLDERS)
+  list(TRANSFORM layer_FOLDERS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
+  list(TRANSFORM layer_FOLDERS APPEND /*.cc)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc ${layer_FOLDERS})
   if(NOT NEWMOON_LLAMA)
     list(FILTER sources EXCLUDE REGEX "/llama_[^/]*$")
   endif()
@@ -23,10 +27,10 @@ function(nm_layer name)
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")
   if(sources)
     add_library(newmoon_${name} STATIC ${sources})
-    target_link_libraries(newmoon_${name} PUBLIC newmoon_options ${ARGN})
+    target_link_libraries(newmoon_${name} PUBLIC newmoon_options ${layer_UNPARSED_ARGUMENTS})
   else()
     add_library(newmoon_${name} INTERFACE)
-    target_link_libraries(newmoon_${name} INTERFACE newmoon_options ${ARGN})
+    target_link_libraries(newmoon_${name} INTERFACE newmoon_options ${layer_UNPARSED_ARGUMENTS})
   endif()
   nm_test(${name} newmoon_${name} ${tests})
 endfunction()

@@ -20,7 +20,4 @@ target_link_libraries(llama INTERFACE
   Threads::Threads ${CMAKE_DL_LIBS} m)
 
 # The models that `./dev setup` leaves there, for tests.
-execute_process(COMMAND ${PROJECT_SOURCE_DIR}/tools/cache_dir
-                OUTPUT_VARIABLE newmoon_cache OUTPUT_STRIP_TRAILING_WHITESPACE
-                COMMAND_ERROR_IS_FATAL ANY)
 set(NEWMOON_MODELS ${newmoon_cache}/models)

@@ -39,7 +39,7 @@ LIBRARY_HOMES = [
     (r"xxhash\.h", {"hash"}),
     (r"msgpack.*", {"admin", "store"}),
     (r"(llama|ggml|gguf).*\.h", {"model"}),
-    (r"nlohmann/.*", {"sim", "cli"}),
+    (r"nlohmann/.*", {"store", "sim", "cli"}),
     (r"CLI/.*", {"cli"}),
 ]
 
