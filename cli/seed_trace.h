@@ -80,6 +80,9 @@ class TracedStore final : public KvStore {
   void describe_scope(const ScopeId& scope, const std::string& description) override {
     inner_.describe_scope(scope, description);
   }
+  Status hold_scope(const ScopeId& scope, const std::string& holder, Duration lease) override {
+    return inner_.hold_scope(scope, holder, lease);
+  }
   Result<std::uint64_t> remove_all() override;
   Result<StoreStats> stats() override { return inner_.stats(); }
   Result<std::vector<ScopeUsage>> list_scopes() override { return inner_.list_scopes(); }

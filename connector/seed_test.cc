@@ -59,6 +59,9 @@ class JournalStore final : public KvStore {
   void describe_scope(const ScopeId& scope, const std::string& description) override {
     store_.describe_scope(scope, description);
   }
+  Status hold_scope(const ScopeId& scope, const std::string& holder, Duration lease) override {
+    return store_.hold_scope(scope, holder, lease);
+  }
   Result<std::uint64_t> remove_all() override {
     note("remove_all");
     if (master_is_dead) return fail(Code::kUnavailable, "remove_all: -900");

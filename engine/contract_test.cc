@@ -216,6 +216,9 @@ class CountingStore final : public KvStore {
   void describe_scope(const ScopeId& scope, const std::string& description) override {
     count().describe_scope(scope, description);
   }
+  Status hold_scope(const ScopeId& scope, const std::string& holder, Duration lease) override {
+    return count().hold_scope(scope, holder, lease);
+  }
   Result<std::uint64_t> remove_all() override { return count().remove_all(); }
   Result<StoreStats> stats() override { return count().stats(); }
   Result<std::vector<ScopeUsage>> list_scopes() override { return count().list_scopes(); }

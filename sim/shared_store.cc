@@ -206,6 +206,13 @@ void SimStore::describe_scope(const ScopeId& scope, const std::string& descripti
   shared_.inner.describe_scope(scope, description);
 }
 
+Status SimStore::hold_scope(const ScopeId& scope, const std::string& holder, Duration lease) {
+  if (const Status begun = begin_call(); !begun) return begun;
+  take_time();
+  if (!process_.alive) return std::unexpected(dead());
+  return shared_.inner.hold_scope(scope, holder, lease);
+}
+
 Result<std::uint64_t> SimStore::remove_all() {
   if (const Status begun = begin_call(); !begun) return std::unexpected(begun.error());
   if (on_remove_all) on_remove_all();

@@ -67,6 +67,7 @@ class SimStore final : public KvStore {
                                  std::span<const BlockHash> blocks) override;
   Status purge_scope(const ScopeId& scope, bool for_good) override;
   void describe_scope(const ScopeId& scope, const std::string& description) override;
+  Status hold_scope(const ScopeId& scope, const std::string& holder, Duration lease) override;
   Result<std::uint64_t> remove_all() override;
   Result<StoreStats> stats() override;
   Result<std::vector<ScopeUsage>> list_scopes() override;

@@ -381,6 +381,34 @@ TEST_P(StoreConformance, ListsTheScopesThatHoldValues) {
   EXPECT_THAT(*store().list_scopes(), ElementsAre(Field(&ScopeUsage::scope, scope_of(1))));
 }
 
+TEST_P(StoreConformance, ListsWhoHoldsAScopeUntilTheLeaseEnds) {
+  const Duration long_lease = std::chrono::hours(1);
+  ASSERT_TRUE(put_one(store(), key_of(1, 1), 100));
+  ASSERT_TRUE(store().hold_scope(scope_of(1), "engine-b@host:2", long_lease));
+  ASSERT_TRUE(store().hold_scope(scope_of(1), "engine-a@host:1", long_lease));
+  ASSERT_TRUE(store().hold_scope(scope_of(1), "engine-a@host:1", long_lease));  // renewed
+  ASSERT_TRUE(store().hold_scope(scope_of(2), "engine-b@host:2", long_lease));  // has no values
+  const auto listed = [&] { return store().list_scopes().value(); };
+  EXPECT_THAT(
+      listed(),
+      ElementsAre(
+          AllOf(Field(&ScopeUsage::scope, scope_of(1)), Field(&ScopeUsage::blocks, 1u),
+                Field(&ScopeUsage::holders, ElementsAre("engine-a@host:1", "engine-b@host:2"))),
+          AllOf(Field(&ScopeUsage::scope, scope_of(2)), Field(&ScopeUsage::blocks, 0u),
+                Field(&ScopeUsage::holders, ElementsAre("engine-b@host:2")))));
+  ASSERT_TRUE(store().hold_scope(scope_of(1), "engine-a@host:1", Duration::zero()));
+  ASSERT_TRUE(store().hold_scope(scope_of(2), "engine-b@host:2", Duration::zero()));
+  ASSERT_TRUE(store().hold_scope(scope_of(3), "nobody", Duration::zero()));
+  EXPECT_THAT(listed(), ElementsAre(Field(&ScopeUsage::holders, ElementsAre("engine-b@host:2"))));
+}
+
+TEST_P(StoreConformance, HoldsAreNoValues) {
+  ASSERT_TRUE(store().hold_scope(scope_of(1), "engine", std::chrono::hours(1)));
+  EXPECT_EQ(store().stats()->blocks, 0u);
+  EXPECT_EQ(store().remove_all().value(), 0u);
+  EXPECT_EQ(code_of(store().hold_scope(scope_of(1), "", std::chrono::hours(1))), Code::kBadRequest);
+}
+
 // --- budget ------------------------------------------------------------------------
 
 TEST_P(StoreConformance, StaysWithinItsBudgetByGivingUpOldValues) {

@@ -325,6 +325,10 @@ void FaultyStore::describe_scope(const ScopeId& scope, const std::string& descri
   inner_.describe_scope(scope, description);
 }
 
+Status FaultyStore::hold_scope(const ScopeId& scope, const std::string& holder, Duration lease) {
+  return inner_.hold_scope(scope, holder, lease);
+}
+
 Result<std::uint64_t> FaultyStore::remove_all() {
   store_late_puts();
   return inner_.remove_all();

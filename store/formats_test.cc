@@ -34,8 +34,8 @@ class StoreFormatsPage : public ::testing::Test {
 };
 
 TEST_F(StoreFormatsPage, TheExamplesAreARealConversation) {
-  for (const std::string name :
-       {"store-put", "store-lookup", "store-get", "store-purge", "store-late-put"}) {
+  for (const std::string name : {"store-put", "store-lookup", "store-get", "store-hold",
+                                 "store-list", "store-purge", "store-late-put"}) {
     EXPECT_EQ(answer_to(name), frames_example(name + "-answer")) << name;
   }
 }
@@ -50,7 +50,7 @@ TEST_F(StoreFormatsPage, TheLimitsAreThoseOfTheCode) {
   EXPECT_TRUE(has("block hashes of a lookup", kBlocksMax));
   EXPECT_TRUE(has("shards of a lookup", kShardsMax));
   EXPECT_TRUE(has("blocks x shards of a lookup", kHitsMax));
-  EXPECT_TRUE(has("bytes of a description or error message", kTextBytesMax));
+  EXPECT_TRUE(has("bytes of a description, holder or error message", kTextBytesMax));
 }
 
 }  // namespace

@@ -115,6 +115,8 @@ Result<ZmqFrames> Handler::dispatch(const Head& head, std::span<const ZmqFrame> 
       return purge_scope(head, frame);
     case Op::kDescribeScope:
       return describe_scope(frame);
+    case Op::kHoldScope:
+      return hold_scope(frame);
     case Op::kRemoveAll:
       return remove_all();
     case Op::kStats:
@@ -186,6 +188,14 @@ Result<ZmqFrames> Handler::describe_scope(ByteView body) {
   const Result<ScopeRequest> request = decode_scope_request(body);
   if (!request) return std::unexpected(request.error());
   store_.describe_scope(request->scope, request->text);
+  return ZmqFrames();
+}
+
+Result<ZmqFrames> Handler::hold_scope(ByteView body) {
+  const Result<HoldRequest> request = decode_hold_request(body);
+  if (!request) return std::unexpected(request.error());
+  const Status held = store_.hold_scope(request->scope, request->holder, request->lease);
+  if (!held) return std::unexpected(held.error());
   return ZmqFrames();
 }
 

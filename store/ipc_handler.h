@@ -28,6 +28,7 @@ class Handler {
   Result<ZmqFrames> hit_prefix(const Head& head, ByteView body);
   Result<ZmqFrames> purge_scope(const Head& head, ByteView body);
   Result<ZmqFrames> describe_scope(ByteView body);
+  Result<ZmqFrames> hold_scope(ByteView body);
   Result<ZmqFrames> remove_all();
   Result<ZmqFrames> stats();
   Result<ZmqFrames> list_scopes(Head& reply);

@@ -299,6 +299,12 @@ void IpcStore::describe_scope(const ScopeId& scope, const std::string& descripti
   (void)call(Op::kDescribeScope, ipc::encode_scope_request(scope, description));
 }
 
+Status IpcStore::hold_scope(const ScopeId& scope, const std::string& holder, Duration lease) {
+  const Result<Reply> reply = call(Op::kHoldScope, ipc::encode_hold_request(scope, holder, lease));
+  if (!reply) return std::unexpected(reply.error());
+  return {};
+}
+
 Result<std::uint64_t> IpcStore::remove_all() {
   const Result<Reply> reply = call(Op::kRemoveAll, {});
   if (!reply) return std::unexpected(reply.error());

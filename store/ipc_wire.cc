@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::size_t kScopeBytes = 16;
 constexpr std::size_t kHashEntryBytes = 1 + BlockHash::kMaxSize;
-constexpr std::size_t kScopeEntryBytes = kScopeBytes + 8 + 8 + 4;  // and the description
+constexpr std::size_t kScopeEntryBytes = kScopeBytes + 8 + 8 + 4 + 4;  // and texts
 
 std::unexpected<Error> bad(const std::string& what) {
   return fail(Code::kBadRequest, "store ipc: " + what);
@@ -53,6 +53,23 @@ Result<BlockHash> decode_hash(const std::uint8_t* from) {
 
 std::string_view cut(std::string_view text) { return text.substr(0, kTextBytesMax); }
 
+// u16 size, then the text.
+void append_text(Bytes& frame, std::string_view text) {
+  append_le(frame, static_cast<std::uint16_t>(cut(text).size()));
+  append(frame, as_bytes(cut(text)));
+}
+
+// From the front of the frame, which is then the rest.
+Result<std::string> take_text(ByteView& frame) {
+  if (frame.size() < 2) return corrupt("a text is missing");
+  const std::size_t size = load_le<std::uint16_t>(frame.data());
+  frame = frame.subspan(2);
+  if (size > frame.size()) return corrupt("a text is cut short");
+  std::string text(as_text(frame.first(size)));
+  frame = frame.subspan(size);
+  return text;
+}
+
 // In the order of Code; 0 is success.
 constexpr Code kCodes[] = {Code::kMiss, Code::kBadRequest, Code::kUnavailable, Code::kDeadline,
                            Code::kBusy, Code::kCorrupt,    Code::kFenced,      Code::kInternal};
@@ -77,7 +94,7 @@ Result<Head> decode_head(ByteView frame) {
   if (load_le<std::uint32_t>(&frame[0]) != kMagic) return bad("the first frame has another magic");
   if (frame[4] != kVersion) return bad("version " + std::to_string(frame[4]) + " is unknown");
   const std::uint8_t op = frame[5] & ~Head::kReply;
-  if (op < static_cast<std::uint8_t>(Op::kPut) || op > static_cast<std::uint8_t>(Op::kListScopes)) {
+  if (op < static_cast<std::uint8_t>(Op::kPut) || op > static_cast<std::uint8_t>(Op::kHoldScope)) {
     return bad("operation " + std::to_string(op) + " is unknown");
   }
   return Head{.op = static_cast<Op>(op),
@@ -174,12 +191,27 @@ Result<ScopeRequest> decode_scope_request(ByteView frame) {
   return ScopeRequest{scope_from(frame.data()), std::string(as_text(frame.subspan(kScopeBytes)))};
 }
 
+Bytes encode_hold_request(const ScopeId& scope, std::string_view holder, Duration lease) {
+  const auto lease_ms = std::chrono::ceil<std::chrono::milliseconds>(lease).count();
+  Bytes frame(scope.bytes.begin(), scope.bytes.end());
+  append_le(frame, static_cast<std::uint64_t>(std::max<std::int64_t>(0, lease_ms)));
+  append(frame, as_bytes(cut(holder)));
+  return frame;
+}
+
+Result<HoldRequest> decode_hold_request(ByteView frame) {
+  if (frame.size() < kScopeBytes + 8) return bad("a hold of under 24 bytes");
+  if (frame.size() > kScopeBytes + 8 + kTextBytesMax) return bad("a holder of over 1,024 bytes");
+  const std::uint64_t lease_ms = load_le<std::uint64_t>(frame.data() + kScopeBytes);
+  if (lease_ms > kLeaseMax_ms) return bad("a lease of over a day");
+  return HoldRequest{scope_from(frame.data()), std::chrono::milliseconds(lease_ms),
+                     std::string(as_text(frame.subspan(kScopeBytes + 8)))};
+}
+
 Bytes encode_messages(std::span<const Error> errors) {
   Bytes frame;
   for (const Error& error : errors) {
-    const std::string_view message = cut(error.message);
-    append_le(frame, static_cast<std::uint16_t>(message.size()));
-    append(frame, as_bytes(message));
+    append_text(frame, error.message);
   }
   return frame;
 }
@@ -187,12 +219,9 @@ Bytes encode_messages(std::span<const Error> errors) {
 Result<std::vector<std::string>> decode_messages(std::size_t count, ByteView frame) {
   std::vector<std::string> messages;
   for (std::size_t i = 0; i < count; ++i) {
-    if (frame.size() < 2) return corrupt("an error message is missing");
-    const std::size_t size = load_le<std::uint16_t>(frame.data());
-    frame = frame.subspan(2);
-    if (size > frame.size()) return corrupt("an error message is cut short");
-    messages.emplace_back(as_text(frame.first(size)));
-    frame = frame.subspan(size);
+    Result<std::string> message = take_text(frame);
+    if (!message) return std::unexpected(message.error());
+    messages.push_back(std::move(*message));
   }
   if (!frame.empty()) return corrupt("bytes behind the last error message");
   return messages;
@@ -213,21 +242,22 @@ Bytes encode_stats(const StoreStats& stats) {
   Bytes frame;
   for (const std::uint64_t figure :
        {stats.blocks, stats.bytes, stats.bytes_to_free, stats.budget_bytes, stats.evicted_blocks,
-        stats.refused_late_puts}) {
+        stats.refused_late_puts, stats.unfinished_purges}) {
     append_le(frame, figure);
   }
   return frame;
 }
 
 Result<StoreStats> decode_stats(ByteView frame) {
-  if (frame.size() != 48) return corrupt("stats of not 48 bytes");
+  if (frame.size() != 56) return corrupt("stats of not 56 bytes");
   const auto figure = [&](std::size_t i) { return load_le<std::uint64_t>(frame.data() + 8 * i); };
   return StoreStats{.blocks = figure(0),
                     .bytes = figure(1),
                     .bytes_to_free = figure(2),
                     .budget_bytes = figure(3),
                     .evicted_blocks = figure(4),
-                    .refused_late_puts = figure(5)};
+                    .refused_late_puts = figure(5),
+                    .unfinished_purges = figure(6)};
 }
 
 Bytes encode_scopes(std::span<const ScopeUsage> scopes) {
@@ -238,7 +268,9 @@ Bytes encode_scopes(std::span<const ScopeUsage> scopes) {
     append_le(frame, usage.blocks);
     append_le(frame, usage.bytes);
     append_le(frame, static_cast<std::uint32_t>(description.size()));
+    append_le(frame, static_cast<std::uint32_t>(usage.holders.size()));
     append(frame, as_bytes(description));
+    for (const std::string& holder : usage.holders) append_text(frame, holder);
   }
   return frame;
 }
@@ -248,12 +280,17 @@ Result<std::vector<ScopeUsage>> decode_scopes(const Head& head, ByteView frame) 
   for (std::uint32_t i = 0; i < head.count; ++i) {
     if (frame.size() < kScopeEntryBytes) return corrupt("a scope is missing");
     const std::size_t text_bytes = load_le<std::uint32_t>(frame.data() + 32);
+    const std::size_t holders = load_le<std::uint32_t>(frame.data() + 36);
     if (text_bytes > frame.size() - kScopeEntryBytes) return corrupt("a scope is cut short");
-    scopes.push_back({scope_from(frame.data()),
-                      std::string(as_text(frame.subspan(kScopeEntryBytes, text_bytes))),
-                      load_le<std::uint64_t>(frame.data() + 16),
-                      load_le<std::uint64_t>(frame.data() + 24)});
+    ScopeUsage& usage = scopes.emplace_back(
+        scope_from(frame.data()), std::string(as_text(frame.subspan(kScopeEntryBytes, text_bytes))),
+        load_le<std::uint64_t>(frame.data() + 16), load_le<std::uint64_t>(frame.data() + 24));
     frame = frame.subspan(kScopeEntryBytes + text_bytes);
+    for (std::size_t j = 0; j < holders; ++j) {
+      Result<std::string> holder = take_text(frame);
+      if (!holder) return std::unexpected(holder.error());
+      usage.holders.push_back(std::move(*holder));
+    }
   }
   if (!frame.empty()) return corrupt("bytes behind the last scope");
   return scopes;

@@ -26,6 +26,7 @@ inline constexpr std::size_t kBlocksMax = 1'000'000;
 inline constexpr std::size_t kShardsMax = 4096;
 inline constexpr std::size_t kHitsMax = 4'000'000;  // blocks x shards of a lookup
 inline constexpr std::size_t kTextBytesMax = 1024;
+inline constexpr std::uint64_t kLeaseMax_ms = 86'400'000;  // of a hold: a day
 
 enum class Op : std::uint8_t {
   kPut = 1,
@@ -36,6 +37,7 @@ enum class Op : std::uint8_t {
   kRemoveAll = 6,
   kStats = 7,
   kListScopes = 8,
+  kHoldScope = 9,
 };
 
 // Frame 0 of a request and of a reply.
@@ -93,6 +95,15 @@ struct ScopeRequest {
 };
 Bytes encode_scope_request(const ScopeId& scope, std::string_view text);
 Result<ScopeRequest> decode_scope_request(ByteView frame);
+
+// hold: the scope, the lease and the holder.
+struct HoldRequest {
+  ScopeId scope;
+  Duration lease{};
+  std::string holder;
+};
+Bytes encode_hold_request(const ScopeId& scope, std::string_view holder, Duration lease);
+Result<HoldRequest> decode_hold_request(ByteView frame);
 
 // --- replies -------------------------------------------------------------------------
 

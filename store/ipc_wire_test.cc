@@ -37,7 +37,7 @@ TEST(IpcHead, RefusesWhatIsNotOfThisVersion) {
     other[at] ^= 1;
     EXPECT_FALSE(decode_head(other)) << at;
   }
-  for (const int op : {0, 9, 100, 0x80}) {
+  for (const int op : {0, 10, 100, 0x80}) {
     Bytes other = good;
     other[5] = static_cast<std::uint8_t>(op);
     EXPECT_FALSE(decode_head(other)) << op;
@@ -99,8 +99,8 @@ TEST(IpcMessages, AreReadBackAsWrittenAndNothingElseIs) {
 }
 
 TEST(IpcScopes, AreReadBackAsWrittenAndNothingElseIs) {
-  const std::vector<ScopeUsage> scopes = {{scope_of(1), "weights", 2, 300},
-                                          {scope_of(2), "", 4, 5}};
+  const std::vector<ScopeUsage> scopes = {
+      {scope_of(1), "weights", 2, 300, {"engine-1", "engine-2"}}, {scope_of(2), "", 4, 5, {}}};
   Head head{.op = Op::kListScopes, .count = 2};
   const Bytes frame = encode_scopes(scopes);
   const Result<std::vector<ScopeUsage>> read = decode_scopes(head, frame);
@@ -109,6 +109,7 @@ TEST(IpcScopes, AreReadBackAsWrittenAndNothingElseIs) {
   EXPECT_EQ((*read)[0].scope, scope_of(1));
   EXPECT_EQ((*read)[0].description, "weights");
   EXPECT_EQ((*read)[0].blocks, 2u);
+  EXPECT_EQ((*read)[0].holders, scopes[0].holders);
   EXPECT_EQ((*read)[1].bytes, 5u);
   for (std::size_t size = 0; size < frame.size(); ++size) {
     EXPECT_FALSE(decode_scopes(head, ByteView(frame).first(size)));
@@ -117,13 +118,31 @@ TEST(IpcScopes, AreReadBackAsWrittenAndNothingElseIs) {
   EXPECT_FALSE(decode_scopes(head, frame));
 }
 
+TEST(IpcHolds, AreReadBackAsWrittenAndBoundedInSize) {
+  const Bytes frame = encode_hold_request(scope_of(3), "engine-1", std::chrono::microseconds(1));
+  const Result<HoldRequest> read = decode_hold_request(frame);
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->scope, scope_of(3));
+  EXPECT_EQ(read->holder, "engine-1");
+  EXPECT_EQ(read->lease, std::chrono::milliseconds(1));  // never rounded to none
+  EXPECT_FALSE(decode_hold_request(ByteView(frame).first(23)));
+  Bytes longer = frame;
+  longer.resize(24 + kTextBytesMax + 1);
+  EXPECT_FALSE(decode_hold_request(longer));
+  EXPECT_FALSE(decode_hold_request(encode_hold_request(scope_of(3), "x", std::chrono::days(2))));
+  EXPECT_EQ(
+      decode_hold_request(encode_hold_request(scope_of(3), "x", -std::chrono::days(2)))->lease,
+      Duration::zero());
+}
+
 TEST(IpcFigures, AreReadBackAsWritten) {
-  const StoreStats stats{1, 2, 3, 4, 5, 6};
+  const StoreStats stats{1, 2, 3, 4, 5, 6, 7};
   const Result<StoreStats> read = decode_stats(encode_stats(stats));
   ASSERT_TRUE(read);
   EXPECT_EQ(encode_stats(*read), encode_stats(stats));
   EXPECT_EQ(read->refused_late_puts, 6u);
-  EXPECT_FALSE(decode_stats(Bytes(47)));
+  EXPECT_EQ(read->unfinished_purges, 7u);
+  EXPECT_FALSE(decode_stats(Bytes(55)));
   EXPECT_EQ(decode_count(encode_count(77)), 77u);
   EXPECT_FALSE(decode_count(Bytes(7)));
 }
@@ -139,6 +158,7 @@ TEST(IpcWire, NoiseIsRefusedOrRead) {
     (void)decode_head(noise);
     (void)decode_hit_request(head, noise);
     (void)decode_scope_request(noise);
+    (void)decode_hold_request(noise);
     (void)decode_messages(head.count, noise);
     (void)decode_scopes(head, noise);
     if (noise.size() >= GetEntry::kBytes) (void)decode_get_entry(noise.data());

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/result.h"
 #include "hash/key.h"
 #include "hash/value.h"
@@ -45,12 +46,13 @@ struct GetValue {
   std::uint64_t payload_checksum = 0;  // XXH3-64 of the bytes delivered, if asked for
 };
 
-// A scope that holds values.
+// A scope that has values, or that somebody holds.
 struct ScopeUsage {
   ScopeId scope;
-  std::string description;   // as given to describe_scope(); may be empty
-  std::uint64_t blocks = 0;  // values: a block of two shards counts twice
-  std::uint64_t bytes = 0;   // headers included
+  std::string description;           // as given to describe_scope(); may be empty
+  std::uint64_t blocks = 0;          // values: a block of two shards counts twice
+  std::uint64_t bytes = 0;           // headers included
+  std::vector<std::string> holders;  // who holds it now (hold_scope()), in order
 };
 
 struct StoreStats {
@@ -60,6 +62,7 @@ struct StoreStats {
   std::uint64_t budget_bytes = 0;   // 0: the backend has none of its own
   std::uint64_t evicted_blocks = 0;
   std::uint64_t refused_late_puts = 0;  // puts into a scope purged for good
+  std::uint64_t unfinished_purges = 0;  // scopes purged whose bytes are not all back yet
 };
 
 class KvStore {
@@ -89,6 +92,15 @@ class KvStore {
   // Names a scope for list_scopes(), whether or not it holds values yet; the latest
   // one counts. Informative only: a backend may cut it short or forget it.
   virtual void describe_scope(const ScopeId& scope, const std::string& description) = 0;
+
+  // Says that `holder` (an engine, named so that people find it; up to 256 bytes) uses
+  // the scope, for `lease` from now on; a later call replaces the lease, one of zero
+  // ends it. A purge at somebody's request looks at ScopeUsage::holders first
+  // (store/scope_purge.h); nothing else heeds it, so this is about memory, never about
+  // correctness. A store that restarts forgets it: renew it well within the lease.
+  // A backend that keeps time in coarse steps may let a lease last up to a minute
+  // longer, an ended one too. kBusy: too many are held.
+  virtual Status hold_scope(const ScopeId& scope, const std::string& holder, Duration lease) = 0;
 
   // Removes every value of every scope (upstream's `remove_all(force=True)`), for
   // reset_mode remove_all. The number removed.

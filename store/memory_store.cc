@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <deque>
+#include <map>
 #include <new>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@
 #include "store/page_pool.h"
 #include "store/put_check.h"
 #include "store/recent_map.h"
+#include "store/scope_holds.h"
 #include "store/scope_index.h"
 #include "store/slot_arena.h"
 
@@ -42,7 +44,8 @@ class MemoryStore::Core : public std::enable_shared_from_this<Core> {
         large_values_(pool_, slab_bytes_max(options.budget_bytes, 8 << 20),
                       slab_bytes_max(options.budget_bytes, 8 << 20)),
         fenced_(options.fenced_scopes_max),
-        descriptions_(options.descriptions_max) {}
+        descriptions_(options.descriptions_max),
+        holds_(options.holds_max) {}
 
   // Freed by the last of its users: see on_last_use().
   using IndexPtr = std::shared_ptr<ScopeIndex>;
@@ -58,6 +61,7 @@ class MemoryStore::Core : public std::enable_shared_from_this<Core> {
   void drop(Entry* entry);
   Status purge_scope(const ScopeId& scope, bool for_good);
   void describe_scope(const ScopeId& scope, const std::string& description);
+  Status hold_scope(const ScopeId& scope, const std::string& holder, Duration lease);
   std::uint64_t remove_all();
   StoreStats stats();
   std::vector<ScopeUsage> list_scopes();
@@ -103,6 +107,7 @@ class MemoryStore::Core : public std::enable_shared_from_this<Core> {
   Mutex scopes_mutex_;
   RecentMap<ScopeId, bool> fenced_ NM_GUARDED_BY(scopes_mutex_);
   RecentMap<ScopeId, std::string> descriptions_ NM_GUARDED_BY(scopes_mutex_);
+  ScopeHolds holds_ NM_GUARDED_BY(scopes_mutex_);
   std::unordered_map<ScopeId, IndexPtr> scopes_ NM_GUARDED_BY(scopes_mutex_);
 };
 
@@ -311,6 +316,13 @@ void MemoryStore::Core::describe_scope(const ScopeId& scope, const std::string& 
   descriptions_.set(scope, description.substr(0, kDescriptionBytesMax));
 }
 
+Status MemoryStore::Core::hold_scope(const ScopeId& scope, const std::string& holder,
+                                     Duration lease) {
+  const Time now = clock_.now();
+  MutexLock lock(scopes_mutex_);
+  return holds_.hold(scope, holder, lease, now);
+}
+
 std::uint64_t MemoryStore::Core::remove_all() {
   std::unordered_map<ScopeId, IndexPtr> all;
   std::uint64_t removed = 0;
@@ -333,6 +345,7 @@ StoreStats MemoryStore::Core::stats() {
   for (const ScopeIndex* index : indexes_) {
     if (index->closed()) {
       stats.bytes_to_free += index->held_bytes();
+      ++stats.unfinished_purges;
     } else {
       stats.blocks += index->blocks();
       stats.bytes += index->bytes();
@@ -342,16 +355,23 @@ StoreStats MemoryStore::Core::stats() {
 }
 
 std::vector<ScopeUsage> MemoryStore::Core::list_scopes() {
-  std::vector<ScopeUsage> usages;
+  std::map<ScopeId, ScopeUsage> usages;
+  const Time now = clock_.now();
   MutexLock lock(scopes_mutex_);
   for (const auto& [scope, index] : scopes_) {
     if (index->blocks() == 0) continue;
-    const std::string* description = descriptions_.find(scope);
-    usages.push_back(
-        {scope, description == nullptr ? "" : *description, index->blocks(), index->bytes()});
+    usages[scope].blocks = index->blocks();
+    usages[scope].bytes = index->bytes();
   }
-  std::ranges::sort(usages, {}, &ScopeUsage::scope);
-  return usages;
+  for (auto& [scope, holders] : holds_.holders(now)) usages[scope].holders = std::move(holders);
+  std::vector<ScopeUsage> sorted;
+  for (auto& [scope, usage] : usages) {
+    usage.scope = scope;
+    const std::string* description = descriptions_.find(scope);
+    if (description != nullptr) usage.description = *description;
+    sorted.push_back(std::move(usage));
+  }
+  return sorted;
 }
 
 // --- the interface -----------------------------------------------------------------
@@ -414,6 +434,10 @@ Status MemoryStore::purge_scope(const ScopeId& scope, bool for_good) {
 
 void MemoryStore::describe_scope(const ScopeId& scope, const std::string& description) {
   core_->describe_scope(scope, description);
+}
+
+Status MemoryStore::hold_scope(const ScopeId& scope, const std::string& holder, Duration lease) {
+  return core_->hold_scope(scope, holder, lease);
 }
 
 Result<std::uint64_t> MemoryStore::remove_all() { return core_->remove_all(); }

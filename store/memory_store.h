@@ -31,6 +31,8 @@ struct MemoryStoreOptions {
   std::size_t fenced_scopes_max = 65536;
   // Scopes whose description is kept, the latest ones; each cut to 1,024 bytes.
   std::size_t descriptions_max = 4096;
+  // Leases of hold_scope(), over all scopes.
+  std::size_t holds_max = 65536;
 };
 
 class MemoryStore final : public KvStore {
@@ -46,6 +48,7 @@ class MemoryStore final : public KvStore {
                                  std::span<const BlockHash> blocks) override;
   Status purge_scope(const ScopeId& scope, bool for_good) override;
   void describe_scope(const ScopeId& scope, const std::string& description) override;
+  Status hold_scope(const ScopeId& scope, const std::string& holder, Duration lease) override;
   Result<std::uint64_t> remove_all() override;
   Result<StoreStats> stats() override;
   Result<std::vector<ScopeUsage>> list_scopes() override;

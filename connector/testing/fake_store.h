@@ -61,6 +61,7 @@ class FakeStore final : public KvStore {
     return {};
   }
   void describe_scope(const ScopeId&, const std::string&) override {}
+  Status hold_scope(const ScopeId&, const std::string&, Duration) override { return {}; }
   Result<std::uint64_t> remove_all() override {
     if (remove_error) return std::unexpected(*remove_error);
     const std::uint64_t removed = values.size();
