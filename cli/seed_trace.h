@@ -76,6 +76,7 @@ class TracedStore final : public KvStore {
                                  std::span<const BlockHash> blocks) override {
     return inner_.hit_prefix(scope, shards, blocks);
   }
+  Status remove(const Key& key) override { return inner_.remove(key); }
   Status purge_scope(const ScopeId& scope, bool for_good) override;
   void describe_scope(const ScopeId& scope, const std::string& description) override {
     inner_.describe_scope(scope, description);
@@ -84,6 +85,7 @@ class TracedStore final : public KvStore {
     return inner_.hold_scope(scope, holder, lease);
   }
   Result<std::uint64_t> remove_all() override;
+  Status ping() override { return inner_.ping(); }
   Result<StoreStats> stats() override { return inner_.stats(); }
   Result<std::vector<ScopeUsage>> list_scopes() override { return inner_.list_scopes(); }
   bool reads_are_atomic() const override { return inner_.reads_are_atomic(); }

@@ -53,6 +53,7 @@ class JournalStore final : public KvStore {
                                  std::span<const BlockHash> blocks) override {
     return store_.hit_prefix(scope, shards, blocks);
   }
+  Status remove(const Key& key) override { return store_.remove(key); }
   Status purge_scope(const ScopeId& scope, bool for_good) override {
     return store_.purge_scope(scope, for_good);
   }
@@ -67,6 +68,7 @@ class JournalStore final : public KvStore {
     if (master_is_dead) return fail(Code::kUnavailable, "remove_all: -900");
     return store_.remove_all();
   }
+  Status ping() override { return store_.ping(); }
   Result<StoreStats> stats() override { return store_.stats(); }
   Result<std::vector<ScopeUsage>> list_scopes() override { return store_.list_scopes(); }
   bool reads_are_atomic() const override { return store_.reads_are_atomic(); }

@@ -143,6 +143,7 @@ TEST_F(StoreSchedulerTest, AfterAFailedLoadTheRequestComputesAndSaves) {
   ASSERT_THAT(metadata.saves, SizeIs(1));
   ASSERT_THAT(metadata.saves[0].blocks, SizeIs(1));
   EXPECT_EQ(metadata.saves[0].blocks[0].block, 12);
+  run(metadata);
 
   scheduler_->request_finished("a");
   EXPECT_EQ(match("a", 40), 32u);  // another request of that id starts afresh

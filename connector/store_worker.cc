@@ -218,9 +218,15 @@ std::size_t StoreWorker::get_batch(const LoadJob& job, std::span<const BlockRef>
                                : fail(Code::kInternal, "store skipped items of a get");
     if (checked) continue;
     count_failure(checked.error());
+    // Else it would stay for ever, since the first put of a key wins.
+    if (checked.error().code == Code::kCorrupt) remove_corrupt(items[i].key);
     return i;
   }
   return items.size();
+}
+
+void StoreWorker::remove_corrupt(const Key& key) {
+  if (const Status removed = store_.remove(key); !removed) count_failure(removed.error());
 }
 
 // Rule SELF: the value says itself whose bytes it holds.

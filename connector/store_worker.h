@@ -28,11 +28,11 @@ struct StoreWorkerStats {
   std::uint64_t saved_blocks = 0;
   std::uint64_t loaded_blocks = 0;
   std::uint64_t missing_blocks = 0;  // promised by a lookup, gone at load
-  std::uint64_t corrupt_blocks = 0;
-  std::uint64_t refused_jobs = 0;   // below the floor or unbound, queued or not
-  std::uint64_t dropped_saves = 0;  // queue full, store busy or scope purged
-  std::uint64_t dropped_loads = 0;  // queue full
-  std::uint64_t store_errors = 0;   // failed calls other than misses and the above
+  std::uint64_t corrupt_blocks = 0;  // removed from the store, to be saved anew
+  std::uint64_t refused_jobs = 0;    // below the floor or unbound, queued or not
+  std::uint64_t dropped_saves = 0;   // queue full, store busy or scope purged
+  std::uint64_t dropped_loads = 0;   // queue full
+  std::uint64_t store_errors = 0;    // failed calls other than misses and the above
 };
 
 class StoreWorker final : public LookupBackend {
@@ -96,6 +96,7 @@ class StoreWorker final : public LookupBackend {
   void run_load(const LoadJob& job);
   std::size_t get_blocks(const LoadJob& job);
   std::size_t get_batch(const LoadJob& job, std::span<const BlockRef> blocks);
+  void remove_corrupt(const Key& key);
   Status check_value(const Key& key, const Result<GetValue>& value) const;
 
   bool owns(const BlockHash& hash) const;

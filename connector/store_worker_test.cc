@@ -56,6 +56,18 @@ TEST_F(StoreWorkerTest, ACorruptValueFailsItsBlock) {
   EXPECT_EQ(worker_->stats().corrupt_blocks, 1u);
 }
 
+// The first put of a key wins: what is bad must go before what is good can come.
+TEST_F(StoreWorkerTest, ACorruptValueIsReplacedByTheNextSave) {
+  preload({1, 2, 3});
+  stored(2)->payload[3] ^= 1;
+  load(load_job(8, 1, {1, 2, 3}));
+  EXPECT_EQ(stored(2), nullptr);
+  EXPECT_NE(stored(1), nullptr);
+  EXPECT_NE(stored(3), nullptr);
+  preload({2});
+  EXPECT_THAT(load(load_job(9, 1, {1, 2, 3})).loads.at(0).failed_blocks, IsEmpty());
+}
+
 TEST_F(StoreWorkerTest, ATruncatedValueFailsItsBlock) {
   preload({1, 2});
   stored(1)->payload.pop_back();

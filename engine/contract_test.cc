@@ -210,6 +210,7 @@ class CountingStore final : public KvStore {
                                  std::span<const BlockHash> blocks) override {
     return count().hit_prefix(scope, shards, blocks);
   }
+  Status remove(const Key& key) override { return count().remove(key); }
   Status purge_scope(const ScopeId& scope, bool for_good) override {
     return count().purge_scope(scope, for_good);
   }
@@ -220,6 +221,7 @@ class CountingStore final : public KvStore {
     return count().hold_scope(scope, holder, lease);
   }
   Result<std::uint64_t> remove_all() override { return count().remove_all(); }
+  Status ping() override { return count().ping(); }
   Result<StoreStats> stats() override { return count().stats(); }
   Result<std::vector<ScopeUsage>> list_scopes() override { return count().list_scopes(); }
   bool reads_are_atomic() const override { return inner_.reads_are_atomic(); }

@@ -194,6 +194,15 @@ Result<std::size_t> SimStore::hit_prefix(const ScopeId& scope, std::span<const S
   return hit;
 }
 
+Status SimStore::remove(const Key& key) {
+  if (const Status begun = begin_call(); !begun) return begun;
+  take_time();
+  if (!process_.alive) return std::unexpected(dead());
+  shared_.kernel.trace("remove",
+                       {replica_, key.shard.packed(), short_id(key.scope), key.block.event_int()});
+  return shared_.inner.remove(key);
+}
+
 Status SimStore::purge_scope(const ScopeId& scope, bool for_good) {
   if (const Status begun = begin_call(); !begun) return begun;
   take_time();
@@ -220,6 +229,11 @@ Result<std::uint64_t> SimStore::remove_all() {
   if (!process_.alive) return std::unexpected(dead());
   shared_.kernel.trace("remove_all", {replica_});
   return shared_.inner.remove_all();
+}
+
+Status SimStore::ping() {
+  if (const Status begun = begin_call(); !begun) return begun;
+  return shared_.inner.ping();
 }
 
 Result<StoreStats> SimStore::stats() {

@@ -65,10 +65,12 @@ class SimStore final : public KvStore {
   std::vector<Result<GetValue>> get(std::span<const GetItem> items) override;
   Result<std::size_t> hit_prefix(const ScopeId& scope, std::span<const Shard> shards,
                                  std::span<const BlockHash> blocks) override;
+  Status remove(const Key& key) override;
   Status purge_scope(const ScopeId& scope, bool for_good) override;
   void describe_scope(const ScopeId& scope, const std::string& description) override;
   Status hold_scope(const ScopeId& scope, const std::string& holder, Duration lease) override;
   Result<std::uint64_t> remove_all() override;
+  Status ping() override;
   Result<StoreStats> stats() override;
   Result<std::vector<ScopeUsage>> list_scopes() override;
   bool reads_are_atomic() const override { return false; }

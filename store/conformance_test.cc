@@ -292,6 +292,32 @@ TEST_P(StoreConformance, NothingAskedIsNothingHit) {
   EXPECT_EQ(store().hit_prefix(scope_of(1), {}, blocks), 0u);
 }
 
+// --- remove and ping -------------------------------------------------------------
+
+TEST_P(StoreConformance, RemoveTakesOneValueWhosePlaceAnotherCanTake) {
+  ASSERT_TRUE(put_one(store(), key_of(1, 1), TestBlock(100, 77)));
+  for (const Key& other : {key_of(1, 2), key_of(2, 1), key_of(1, 1, 1)}) {
+    ASSERT_TRUE(put_one(store(), other));
+  }
+  ASSERT_TRUE(store().remove(key_of(1, 1)));
+  EXPECT_FALSE(is_there(store(), key_of(1, 1)));
+  EXPECT_EQ(code_of(check_one(store(), key_of(1, 1))), Code::kMiss);
+  EXPECT_EQ(store().stats()->blocks, 3u);
+  ASSERT_TRUE(put_one(store(), key_of(1, 1)));
+  for (const Key& key : {key_of(1, 1), key_of(1, 2), key_of(2, 1), key_of(1, 1, 1)}) {
+    EXPECT_TRUE(check_one(store(), key));
+  }
+}
+
+TEST_P(StoreConformance, RemovingWhatIsNotThereIsNoError) {
+  ASSERT_TRUE(put_one(store(), key_of(1, 1)));
+  EXPECT_TRUE(store().remove(key_of(1, 2)));
+  EXPECT_TRUE(store().remove(key_of(2, 1)));
+  EXPECT_TRUE(check_one(store(), key_of(1, 1)));
+}
+
+TEST_P(StoreConformance, AnsweringStoresAnswerAPing) { EXPECT_TRUE(store().ping()); }
+
 // --- purge and remove_all --------------------------------------------------------
 
 TEST_P(StoreConformance, PurgeTakesOneScopeAndLeavesTheOthers) {
@@ -441,6 +467,17 @@ TEST_P(StoreConformance, GivesUpWhatWasUsedLeastRecently) {
   EXPECT_EQ(code_of(check_one(store(), key_of(1, 3), 50000)), Code::kMiss);
   EXPECT_TRUE(check_one(store(), key_of(1, 0), 50000));
   EXPECT_TRUE(check_one(store(), key_of(1, 2), 50000));
+}
+
+TEST_P(StoreConformance, RemovedValuesAreNotEvictedToo) {
+  restart(1 << 20);
+  for (std::uint64_t i = 0; i < 32; ++i) ASSERT_TRUE(put_one(store(), key_of(1, i), 16 << 10));
+  for (const std::uint64_t i : {0, 1, 15, 16, 31}) ASSERT_TRUE(store().remove(key_of(1, i)));
+  EXPECT_EQ(store().stats()->blocks, 27u);
+  for (std::uint64_t i = 100; i < 300; ++i) ASSERT_TRUE(put_one(store(), key_of(2, i), 16 << 10));
+  const Result<StoreStats> stats = store().stats();
+  EXPECT_EQ(stats->blocks + stats->evicted_blocks, 227u);
+  EXPECT_TRUE(check_one(store(), key_of(2, 299), 16 << 10));
 }
 
 TEST_P(StoreConformance, AValueLargerThanTheBudgetIsRefusedAndNothingIsGivenUp) {

@@ -20,6 +20,7 @@ struct Entry {
   std::atomic<bool> used{false};  // since it was last queued for eviction
   ValueHeader header;             // says the key and the payload's length; immutable
   Entry* newer = nullptr;         // in the eviction queue; guarded by the queue's lock
+  Entry* older = nullptr;         // likewise
   std::uint64_t queued_tick = 0;  // likewise
   SlotArena::Slab* slab = nullptr;
   // The index holds one reference, each reader another; the last to drop frees it.

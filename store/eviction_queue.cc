@@ -30,9 +30,20 @@ Entry* EvictionQueue::pop_oldest() {
   return unlink_oldest();
 }
 
+bool EvictionQueue::unlink(Entry* entry) {
+  MutexLock lock(mutex_);
+  if (entry == oldest_) return unlink_oldest() != nullptr;
+  if (entry->older == nullptr) return false;
+  entry->older->newer = entry->newer;
+  (entry == newest_ ? newest_ : entry->newer->older) = entry->older;
+  entry->older = nullptr;
+  return true;
+}
+
 void EvictionQueue::link(Entry* entry) {
   entry->queued_tick = ticks_.fetch_add(1, std::memory_order_relaxed);
   entry->newer = nullptr;
+  entry->older = newest_;
   if (newest_ == nullptr) {
     oldest_ = entry;
     oldest_tick_.store(entry->queued_tick, std::memory_order_relaxed);
@@ -50,6 +61,7 @@ Entry* EvictionQueue::unlink_oldest() {
     newest_ = nullptr;
   } else {
     oldest_->prefetch();  // the next one to go, long untouched
+    oldest_->older = nullptr;
   }
   oldest_tick_.store(oldest_ == nullptr ? kNever : oldest_->queued_tick, std::memory_order_relaxed);
   return entry;

@@ -25,6 +25,8 @@ class EvictionQueue {
   void push(Entry* entry);
   // The next to give up, taken off the queue; nullptr: the queue is empty.
   Entry* pop();
+  // Takes it off the queue, wherever it stands. False: it is not queued.
+  bool unlink(Entry* entry);
   // The oldest, used or not.
   Entry* pop_oldest();
   // When the oldest was queued; kNever: the queue is empty.

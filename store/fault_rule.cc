@@ -40,14 +40,17 @@ class RuleParser {
 
  private:
   Status parse_op(std::string_view name) {
-    constexpr std::pair<std::string_view, Op> kOps[] = {
-        {"put", Op::kPut}, {"get", Op::kGet}, {"hit", Op::kHit}, {"purge", Op::kPurge}};
+    constexpr std::pair<std::string_view, Op> kOps[] = {{"put", Op::kPut},
+                                                        {"get", Op::kGet},
+                                                        {"hit", Op::kHit},
+                                                        {"purge", Op::kPurge},
+                                                        {"ping", Op::kPing}};
     for (const auto& [known, op] : kOps) {
       if (name != known) continue;
       rule_.op = op;
       return {};
     }
-    return bad(text_, "must start with put, get, hit or purge");
+    return bad(text_, "must start with put, get, hit, purge or ping");
   }
 
   Status parse_field(std::string_view field) {
@@ -131,7 +134,9 @@ class RuleParser {
     if ((changes_payload || rule_.share_percent != 100) && !moves_payload) {
       return bad(text_, "truncate, corrupt and share are for put and get only");
     }
-    if (rule_.rank && rule_.op == Op::kPurge) return bad(text_, "a purge has no rank");
+    const bool has_rank = moves_payload || rule_.op == Op::kHit;
+    if (rule_.rank && !has_rank) return bad(text_, "rank is for put, get and hit only");
+    if (rule_.drop && rule_.op == Op::kPing) return bad(text_, "a ping has nothing to drop");
     if (rule_.nth != 0 && rule_.every != 1) return bad(text_, "nth and every exclude each other");
     return {};
   }

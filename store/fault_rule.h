@@ -3,9 +3,9 @@
 //
 //   SPEC   = RULE { "," RULE }
 //   RULE   = OP { ":" FIELD }
-//   OP     = "put" | "get" | "hit" | "purge"
+//   OP     = "put" | "get" | "hit" | "purge" | "ping"
 //   FIELD  = MATCH | EFFECT
-//   MATCH  = "rank=" N       items of tensor-parallel rank N only (not for purge)
+//   MATCH  = "rank=" N       items of tensor-parallel rank N only (put, get, hit)
 //          | "nth=" N        the N-th call that has such an item, counted from 1
 //          | "every=" N      each N-th one
 //          | "count=" N      at most N times (1 with nth)
@@ -43,7 +43,7 @@
 namespace newmoon {
 
 struct FaultRule {
-  enum class Op : std::uint8_t { kPut, kGet, kHit, kPurge };
+  enum class Op : std::uint8_t { kPut, kGet, kHit, kPurge, kPing };
   enum class When : std::uint8_t { kBefore, kAfter };
 
   Op op = Op::kPut;

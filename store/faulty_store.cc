@@ -307,6 +307,11 @@ Result<std::size_t> FaultyStore::hit_prefix(const ScopeId& scope, std::span<cons
   return hits;
 }
 
+Status FaultyStore::remove(const Key& key) {
+  store_late_puts();
+  return inner_.remove(key);
+}
+
 Status FaultyStore::purge_scope(const ScopeId& scope, bool for_good) {
   store_late_puts();
   const std::uint16_t any_rank = 0;
@@ -332,6 +337,17 @@ Status FaultyStore::hold_scope(const ScopeId& scope, const std::string& holder, 
 Result<std::uint64_t> FaultyStore::remove_all() {
   store_late_puts();
   return inner_.remove_all();
+}
+
+Status FaultyStore::ping() {
+  const std::uint16_t any_rank = 0;
+  const Plan plan = plan_ranks(Op::kPing, {&any_rank, 1});
+  wait(plan, When::kBefore);
+  if (auto error = failure(plan[0], When::kBefore)) return std::unexpected(*error);
+  Status alive = inner_.ping();
+  wait(plan, When::kAfter);
+  if (auto error = failure(plan[0], When::kAfter)) return std::unexpected(*error);
+  return alive;
 }
 
 Result<StoreStats> FaultyStore::stats() {

@@ -35,6 +35,15 @@ class FaultyStoreTest : public ::testing::Test {
   std::optional<FaultyStore> store_;
 };
 
+TEST_F(FaultyStoreTest, AnswersPingsAsTold) {
+  FaultyStore& store = make("ping:nth=2:fail=deadline:delay_ms=30");
+  EXPECT_TRUE(store.ping());
+  const Time before = clock_.now();
+  EXPECT_EQ(code_of(store.ping()), Code::kDeadline);
+  EXPECT_EQ(clock_.now() - before, milliseconds(30));
+  EXPECT_TRUE(store.ping());
+}
+
 // --- when a rule applies -------------------------------------------------------------
 
 TEST_F(FaultyStoreTest, FailsTheNthCallOnly) {
@@ -314,20 +323,20 @@ TEST_P(BadFaultRules, AreRefusedByName) {
 
 INSTANTIATE_TEST_SUITE_P(
     Specs, BadFaultRules,
-    ::testing::Values(BadSpec{"", "put, get, hit or purge"}, BadSpec{"poke:drop", "'poke:drop'"},
-                      BadSpec{"put", "needs an effect"}, BadSpec{"put:nth=1", "needs an effect"},
-                      BadSpec{"put:drop,", "''"}, BadSpec{"put:nth=0:drop", "nth needs a number"},
-                      BadSpec{"put:nth=x:drop", "'x'"}, BadSpec{"put:nth=:drop", "nth"},
-                      BadSpec{"put:nth=3x:drop", "'3x'"}, BadSpec{"put:nth=-1:drop", "'-1'"},
-                      BadSpec{"put:rank=65536:drop", "0 to 65535"},
-                      BadSpec{"put:share=101:drop", "1 to 100"}, BadSpec{"put:fail=oops", "'oops'"},
-                      BadSpec{"put:fail", "fail needs a code"},
-                      BadSpec{"put:when=later:drop", "before or after"},
-                      BadSpec{"put:colour=red:drop", "'colour'"},
-                      BadSpec{"put:drop=1", "takes no value"}, BadSpec{"get:late_ms=5", "put only"},
-                      BadSpec{"hit:corrupt", "put and get only"},
-                      BadSpec{"purge:rank=1:drop", "no rank"},
-                      BadSpec{"put:nth=2:every=2:drop", "exclude each other"}));
+    ::testing::Values(
+        BadSpec{"", "put, get, hit, purge or ping"}, BadSpec{"poke:drop", "'poke:drop'"},
+        BadSpec{"put", "needs an effect"}, BadSpec{"put:nth=1", "needs an effect"},
+        BadSpec{"put:drop,", "''"}, BadSpec{"put:nth=0:drop", "nth needs a number"},
+        BadSpec{"put:nth=x:drop", "'x'"}, BadSpec{"put:nth=:drop", "nth"},
+        BadSpec{"put:nth=3x:drop", "'3x'"}, BadSpec{"put:nth=-1:drop", "'-1'"},
+        BadSpec{"put:rank=65536:drop", "0 to 65535"}, BadSpec{"put:share=101:drop", "1 to 100"},
+        BadSpec{"put:fail=oops", "'oops'"}, BadSpec{"put:fail", "fail needs a code"},
+        BadSpec{"put:when=later:drop", "before or after"},
+        BadSpec{"put:colour=red:drop", "'colour'"}, BadSpec{"put:drop=1", "takes no value"},
+        BadSpec{"get:late_ms=5", "put only"}, BadSpec{"hit:corrupt", "put and get only"},
+        BadSpec{"purge:rank=1:drop", "put, get and hit only"},
+        BadSpec{"ping:drop", "nothing to drop"},
+        BadSpec{"put:nth=2:every=2:drop", "exclude each other"}));
 
 }  // namespace
 }  // namespace newmoon

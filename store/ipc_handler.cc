@@ -123,6 +123,10 @@ Result<ZmqFrames> Handler::dispatch(const Head& head, std::span<const ZmqFrame> 
       return stats();
     case Op::kListScopes:
       return list_scopes(reply);
+    case Op::kRemove:
+      return remove(frame);
+    case Op::kPing:
+      return ping();
     case Op::kPut:
     case Op::kGet:
       break;  // above
@@ -176,6 +180,15 @@ Result<ZmqFrames> Handler::hit_prefix(const Head& head, ByteView body) {
   return one_frame(encode_count(*hits));
 }
 
+Result<ZmqFrames> Handler::remove(ByteView body) {
+  if (body.size() != GetEntry::kBytes) return bad("a remove of another size than one entry");
+  const Result<GetEntry> entry = decode_get_entry(body.data());
+  if (!entry) return std::unexpected(entry.error());
+  const Status removed = store_.remove(entry->key);
+  if (!removed) return std::unexpected(removed.error());
+  return ZmqFrames();
+}
+
 Result<ZmqFrames> Handler::purge_scope(const Head& head, ByteView body) {
   const Result<ScopeRequest> request = decode_scope_request(body);
   if (!request) return std::unexpected(request.error());
@@ -203,6 +216,12 @@ Result<ZmqFrames> Handler::remove_all() {
   const Result<std::uint64_t> removed = store_.remove_all();
   if (!removed) return std::unexpected(removed.error());
   return one_frame(encode_count(*removed));
+}
+
+Result<ZmqFrames> Handler::ping() {
+  const Status alive = store_.ping();
+  if (!alive) return std::unexpected(alive.error());
+  return ZmqFrames();
 }
 
 Result<ZmqFrames> Handler::stats() {

@@ -26,10 +26,12 @@ class Handler {
   Result<ZmqFrames> put(const Head& head, std::span<const ZmqFrame> body);
   Result<ZmqFrames> get(const Head& head, std::span<const ZmqFrame> body);
   Result<ZmqFrames> hit_prefix(const Head& head, ByteView body);
+  Result<ZmqFrames> remove(ByteView body);
   Result<ZmqFrames> purge_scope(const Head& head, ByteView body);
   Result<ZmqFrames> describe_scope(ByteView body);
   Result<ZmqFrames> hold_scope(ByteView body);
   Result<ZmqFrames> remove_all();
+  Result<ZmqFrames> ping();
   Result<ZmqFrames> stats();
   Result<ZmqFrames> list_scopes(Head& reply);
   Result<ZmqFrames> dispatch(const Head& head, std::span<const ZmqFrame> body, Head& reply);

@@ -286,6 +286,20 @@ Result<std::size_t> IpcStore::hit_prefix(const ScopeId& scope, std::span<const S
   return *hits;
 }
 
+Status IpcStore::remove(const Key& key) {
+  Bytes entry(ipc::GetEntry::kBytes);
+  ipc::encode_get_entry({key, 0}, entry.data());
+  const Result<Reply> reply = call(Op::kRemove, entry);
+  if (!reply) return std::unexpected(reply.error());
+  return {};
+}
+
+Status IpcStore::ping() {
+  const Result<Reply> reply = call(Op::kPing, {});
+  if (!reply) return std::unexpected(reply.error());
+  return {};
+}
+
 Status IpcStore::purge_scope(const ScopeId& scope, bool for_good) {
   const Head head{.op = Op::kPurgeScope, .flags = for_good ? Head::kForGood : std::uint16_t{0}};
   ZmqFrames body;

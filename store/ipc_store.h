@@ -47,11 +47,13 @@ class IpcStore final : public KvStore {
   // kBadRequest: more than 1,000,000 blocks or 4,096 shards.
   Result<std::size_t> hit_prefix(const ScopeId& scope, std::span<const Shard> shards,
                                  std::span<const BlockHash> blocks) override;
+  Status remove(const Key& key) override;
   Status purge_scope(const ScopeId& scope, bool for_good) override;
   void describe_scope(const ScopeId& scope, const std::string& description) override;
   // kBadRequest: a lease of over a day.
   Status hold_scope(const ScopeId& scope, const std::string& holder, Duration lease) override;
   Result<std::uint64_t> remove_all() override;
+  Status ping() override;
   Result<StoreStats> stats() override;
   Result<std::vector<ScopeUsage>> list_scopes() override;
   // What the server's store says is not asked: values carry checksums.

@@ -94,7 +94,7 @@ Result<Head> decode_head(ByteView frame) {
   if (load_le<std::uint32_t>(&frame[0]) != kMagic) return bad("the first frame has another magic");
   if (frame[4] != kVersion) return bad("version " + std::to_string(frame[4]) + " is unknown");
   const std::uint8_t op = frame[5] & ~Head::kReply;
-  if (op < static_cast<std::uint8_t>(Op::kPut) || op > static_cast<std::uint8_t>(Op::kHoldScope)) {
+  if (op < static_cast<std::uint8_t>(Op::kPut) || op > static_cast<std::uint8_t>(Op::kPing)) {
     return bad("operation " + std::to_string(op) + " is unknown");
   }
   return Head{.op = static_cast<Op>(op),

@@ -38,6 +38,8 @@ enum class Op : std::uint8_t {
   kStats = 7,
   kListScopes = 8,
   kHoldScope = 9,
+  kRemove = 10,
+  kPing = 11,
 };
 
 // Frame 0 of a request and of a reply.
@@ -70,7 +72,7 @@ inline constexpr std::size_t kPutEntryBytes = sizeof(ValueHeader);
 // The key that a header names. kBadRequest: it names none.
 Result<Key> key_of(const ValueHeader& header);
 
-// get: one an item.
+// get: one an item. remove: one, of 0 payload bytes.
 struct GetEntry {
   static constexpr std::size_t kBytes = 72;
   Key key;

@@ -37,7 +37,7 @@ TEST(IpcHead, RefusesWhatIsNotOfThisVersion) {
     other[at] ^= 1;
     EXPECT_FALSE(decode_head(other)) << at;
   }
-  for (const int op : {0, 10, 100, 0x80}) {
+  for (const int op : {0, 12, 100, 0x80}) {
     Bytes other = good;
     other[5] = static_cast<std::uint8_t>(op);
     EXPECT_FALSE(decode_head(other)) << op;

@@ -83,6 +83,10 @@ class KvStore {
   virtual Result<std::size_t> hit_prefix(const ScopeId& scope, std::span<const Shard> shards,
                                          std::span<const BlockHash> blocks) = 0;
 
+  // Makes one value unfindable, so that a put can replace it: for whoever read it and
+  // found it bad. A key that is not there is no error.
+  virtual Status remove(const Key& key) = 0;
+
   // Makes every value of a scope unfindable at once; the memory comes back behind.
   // `for_good`: the scope is unique and nobody can return to it, so late puts into
   // it are refused from now on (as far as the backend can). Else later puts fill
@@ -105,6 +109,9 @@ class KvStore {
   // Removes every value of every scope (upstream's `remove_all(force=True)`), for
   // reset_mode remove_all. The number removed.
   virtual Result<std::uint64_t> remove_all() = 0;
+
+  // Whether the backend answers now, as cheaply as it can be asked; no value is touched.
+  virtual Status ping() = 0;
 
   virtual Result<StoreStats> stats() = 0;
   // In the order of their ids.

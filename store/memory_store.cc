@@ -59,6 +59,7 @@ class MemoryStore::Core : public std::enable_shared_from_this<Core> {
 
   Status put(const PutItem& item);
   void drop(Entry* entry);
+  void remove(const Key& key);
   Status purge_scope(const ScopeId& scope, bool for_good);
   void describe_scope(const ScopeId& scope, const std::string& description);
   Status hold_scope(const ScopeId& scope, const std::string& holder, Duration lease);
@@ -225,6 +226,15 @@ bool MemoryStore::Core::evict_one() {
   drop(entry);
   forget_if_empty(index, scope);
   return true;
+}
+
+void MemoryStore::Core::remove(const Key& key) {
+  const IndexPtr index = find_index(key.scope);
+  Entry* entry = index == nullptr ? nullptr : index->remove(key.shard, key.block);
+  if (entry == nullptr) return;
+  evicted_in_use_bytes_ += entry->bytes();
+  drop(entry);
+  forget_if_empty(index, key.scope);
 }
 
 // So that scopes do not pile up. An insert that is on its way into the index finds
@@ -426,6 +436,11 @@ Result<std::size_t> MemoryStore::hit_prefix(const ScopeId& scope, std::span<cons
   std::size_t hits = shards.empty() ? 0 : blocks.size();
   for (const Shard& shard : shards) hits = index->hit_prefix(shard, blocks.first(hits));
   return hits;
+}
+
+Status MemoryStore::remove(const Key& key) {
+  core_->remove(key);
+  return {};
 }
 
 Status MemoryStore::purge_scope(const ScopeId& scope, bool for_good) {

@@ -223,5 +223,29 @@ TEST(RecentMap, ForgetsTheOldest) {
   EXPECT_EQ(*map.find(3), 30);
 }
 
+// Eviction takes an entry off its queue before it takes it out of the index: a remove
+// that comes between the two must leave it to the evictor.
+TEST(MemoryStoreThreads, RemovesAndEvictionsOfTheSameValuesDoNotMeet) {
+  SystemClock clock;
+  InlineExecutor executor;
+  MemoryStore store({.budget_bytes = 1 << 20}, clock, executor);
+  std::vector<std::thread> threads;
+  for (unsigned worker = 0; worker < 3; ++worker) {
+    threads.emplace_back([&store, worker] {
+      const TestBlock block(16 << 10, 7);
+      for (std::uint64_t i = 0; i < 3000; ++i) {
+        EXPECT_TRUE(put_one(store, key_of(1, i), block));
+        EXPECT_TRUE(store.remove(key_of(1, (i * (worker + 1)) % 3000)));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (std::uint64_t i = 0; i < 3000; ++i) ASSERT_TRUE(store.remove(key_of(1, i)));
+  EXPECT_EQ(store.stats()->blocks, 0u);
+  EXPECT_EQ(store.stats()->bytes, 0u);
+  EXPECT_EQ(store.stats()->bytes_to_free, 0u);
+  EXPECT_TRUE(store.list_scopes()->empty());
+}
+
 }  // namespace
 }  // namespace newmoon

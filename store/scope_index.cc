@@ -123,6 +123,24 @@ ScopeIndex::Insert ScopeIndex::insert(Entry* entry) {
   return Insert::kDone;
 }
 
+Entry* ScopeIndex::remove(const Shard& shard, const BlockHash& block) {
+  const KeyHash hash = hash_of(shard.packed(), block.bytes());
+  Partition& partition = partitions_[hash.partition];
+  MutexLock lock(partition.mutex);
+  Entry* entry = partition.find(hash.tag, shard.packed(), block);
+  // Off the queue already: whoever took it waits for this lock, to take it out himself.
+  if (entry == nullptr || !queue_.unlink(entry)) return nullptr;
+  take_out(partition, entry);
+  return entry;
+}
+
+void ScopeIndex::take_out(Partition& partition, Entry* entry) {
+  partition.remove(entry);
+  blocks_.fetch_sub(1, std::memory_order_relaxed);
+  bytes_.fetch_sub(entry->bytes(), std::memory_order_relaxed);
+  if (SlotArena::owner(entry->slot()) == &large_values_) large_bytes_ -= entry->bytes();
+}
+
 Entry* ScopeIndex::evict() {
   Entry* entry = queue_.pop();
   if (entry == nullptr) return nullptr;
@@ -130,10 +148,7 @@ Entry* ScopeIndex::evict() {
                                {entry->header.block_hash.data(), entry->header.block_hash_bytes});
   Partition& partition = partitions_[hash.partition];
   MutexLock lock(partition.mutex);
-  partition.remove(entry);
-  blocks_.fetch_sub(1, std::memory_order_relaxed);
-  bytes_.fetch_sub(entry->bytes(), std::memory_order_relaxed);
-  if (SlotArena::owner(entry->slot()) == &large_values_) large_bytes_ -= entry->bytes();
+  take_out(partition, entry);
   return entry;
 }
 

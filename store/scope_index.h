@@ -54,6 +54,9 @@ class ScopeIndex : public std::enable_shared_from_this<ScopeIndex> {
   // Takes the entry over, unless its key is there or the index was closed; then it
   // stays the caller's.
   Insert insert(Entry* entry);
+  // The key's entry, taken out, with the index's reference; nullptr: not there, or about
+  // to be evicted by another thread.
+  Entry* remove(const Shard& shard, const BlockHash& block);
   // The next entry to give up, taken out, with the index's reference; nullptr: none.
   Entry* evict();
   // When that one was last queued, in ticks; EvictionQueue::kNever: none.
@@ -104,6 +107,7 @@ class ScopeIndex : public std::enable_shared_from_this<ScopeIndex> {
   };
 
   static KeyHash hash_of(std::uint64_t shard, ByteView block);
+  void take_out(Partition& partition, Entry* entry) NM_REQUIRES(partition.mutex);
   std::size_t hit_run(std::uint64_t shard, std::span<const BlockHash> run);
 
   bool free_large_values(std::size_t count);

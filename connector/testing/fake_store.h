@@ -55,6 +55,10 @@ class FakeStore final : public KvStore {
     return blocks.size();
   }
 
+  Status remove(const Key& key) override {
+    values.erase(key.to_string());
+    return {};
+  }
   Status purge_scope(const ScopeId& scope, bool) override {
     std::erase_if(values,
                   [&](const auto& value) { return value.first.starts_with(key_prefix(scope)); });
@@ -68,6 +72,7 @@ class FakeStore final : public KvStore {
     values.clear();
     return removed;
   }
+  Status ping() override { return {}; }
   Result<StoreStats> stats() override {
     StoreStats stats;
     stats.blocks = values.size() + left_behind;
