@@ -159,6 +159,11 @@ def check_everywhere(path, lines):
                 yield Violation(path, number, check, f"'{match[0]}' has no place in the repository")
 
 
+def check_leftover(path, lines):
+    if re.search(r"(\.(orig|rej|bak|sw[op])|~)$", path):
+        yield Violation(path, 1 if lines else 0, "leftover", "an editor or a merge left this")
+
+
 TYPE_DEFINITION = re.compile(
     r"(?P<indent>\s*)(?:class|struct)\s+(?:NM_ATTRIBUTE\(.*\)\s+)?(?P<name>\w+)"
     r"(?:\s+final)?\s*(?::[^:].*)?(?:\{.*)?$")
@@ -196,7 +201,7 @@ def run(files):
     """All violations in `files`, a dict from path (from the root) to the file's lines."""
     found = list(check_sim_names(files))
     for path, lines in files.items():
-        checks = []
+        checks = [check_leftover]
         if path.endswith(CXX):
             checks += [check_includes, check_library_homes, check_banned_calls,
                        check_function_length, check_pragma_once]

@@ -85,6 +85,11 @@ class RepoLintTest(unittest.TestCase):
             self.assertEqual(planted("sim/x.h", "#pragma once", line), [("sim-name", 2)])
         self.assertEqual(planted("sim/x.h", "#pragma once", "class Clock;"), [])
 
+    def test_leftover(self):
+        for path in ("base/x.cc.orig", "dev.d/x.rej", "docs/x.md~"):
+            self.assertEqual(planted(path, "a line"), [("leftover", 1)])
+        self.assertEqual(planted("docs/original.md", "a line"), [])
+
     def test_machine_paths(self):
         for path in ("/ro" "ot/x", "/ho" "me/joe/x", "/wo" "rk/x", "../sha" "red/x"):
             self.assertEqual(planted("docs/x.md", "", f"see {path}"), [("machine-path", 2)])
