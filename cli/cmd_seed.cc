@@ -16,13 +16,25 @@ void print_verdict(std::size_t ranks, const SeedReport& report, const SeedFigure
       figures.hops, figures.messages);
 }
 
-int run(std::size_t ranks) {
+Status walk(std::size_t ranks, SeedStore& store, SeedReport& report, SeedFigures& figures) {
   SeedTrace trace;
+  if (Status ran = walk_cascade(ranks, store, trace, report, figures); !ran) return ran;
+  if (Status ran = walk_failures(ranks, store, trace, report); !ran) return ran;
+  return store.master() ? walk_dead_master(ranks, store, trace, report) : Status();
+}
+
+int run(std::size_t ranks, const std::string& url) {
+  const Result<std::unique_ptr<SeedStore>> store = SeedStore::open(url);
   SeedReport report;
   SeedFigures figures;
-  std::printf("The reset cascade, call by call, over ipc sockets with %zu ranks\n", ranks);
-  Status ran = walk_cascade(ranks, trace, report, figures);
-  if (ran) ran = walk_failures(ranks, trace, report);
+  Status ran;
+  if (store) {
+    std::printf("The reset cascade, call by call, over ipc sockets with %zu ranks, store %s\n",
+                ranks, url.c_str());
+    ran = walk(ranks, **store, report, figures);
+  } else {
+    ran = std::unexpected(store.error());
+  }
   if (!ran) {
     std::fprintf(stderr, "newmoon seed: %s\n", ran.error().message.c_str());
     return 2;
@@ -40,7 +52,13 @@ void add_seed_command(CLI::App& app, int& exit_code) {
   command->add_option("--ranks", *ranks, "ranks of the engine, each with its own socket")
       ->check(CLI::Range(1, 8))
       ->capture_default_str();
-  command->callback([ranks, &exit_code] { exit_code = run(*ranks); });
+  auto store = std::make_shared<std::string>("memory");
+  command
+      ->add_option("--store", *store,
+                   "memory, mooncake (with a master of its own) or mooncake://HOST:PORT, which "
+                   "is emptied")
+      ->capture_default_str();
+  command->callback([ranks, store, &exit_code] { exit_code = run(*ranks, *store); });
 }
 
 }  // namespace newmoon

@@ -1,6 +1,7 @@
 #include "cli/seed_engine.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace newmoon {
@@ -19,15 +20,16 @@ TestModelRunner::Options model_of(std::size_t ranks) {
 
 }  // namespace
 
-SeedEngine::SeedEngine(const Options& options, SeedTrace& trace)
+SeedEngine::SeedEngine(const Options& options, KvStore& store, SeedTrace& trace)
     : options_(options),
       model_(model_of(options.ranks)),
-      memory_({.budget_bytes = std::uint64_t{64} << 20}, clock_, freeing_),
-      faulty_(memory_, {}, clock_, random_),
+      store_(store),
+      faulty_(store_, {}, clock_, random_),
       traced_(faulty_, trace) {}
 
-Result<std::unique_ptr<SeedEngine>> SeedEngine::start(const Options& options, SeedTrace& trace) {
-  std::unique_ptr<SeedEngine> engine(new SeedEngine(options, trace));
+Result<std::unique_ptr<SeedEngine>> SeedEngine::start(const Options& options, KvStore& store,
+                                                      SeedTrace& trace) {
+  std::unique_ptr<SeedEngine> engine(new SeedEngine(options, store, trace));
   if (const Status opened = engine->open(trace); !opened) return std::unexpected(opened.error());
   return engine;
 }
@@ -41,7 +43,7 @@ Status SeedEngine::open(SeedTrace& trace) {
 
   EngineStack::Options stack;
   stack.core.identity = options_.identity;
-  stack.core.name_space = "seed";
+  stack.core.name_space = options_.name_space;
   stack.core.weight_version = std::to_string(kFirstWeights);
   stack.reset_mode = options_.reset_mode;
   stack.rank_count = options_.ranks;
@@ -61,8 +63,8 @@ Status SeedEngine::open(SeedTrace& trace) {
 }
 
 std::uint64_t SeedEngine::values_in_store() {
-  const Result<StoreStats> stats = memory_.stats();
-  return stats ? stats->blocks : 0;
+  const Result<StoreStats> stats = store_.stats();
+  return stats ? stats->blocks : std::numeric_limits<std::uint64_t>::max();
 }
 
 std::uint64_t SeedEngine::wait_for_values(std::uint64_t count) {

@@ -1,6 +1,6 @@
-// The engine that `newmoon seed` looks at: EngineStack with the toy model, a memory
-// store and ZeroMQ sockets, all real but the model, and wrapped only to be seen and to
-// be broken. One thread.
+// The engine that `newmoon seed` looks at: EngineStack with the toy model, over a store and
+// ZeroMQ sockets, all real but the model, and wrapped only to be seen and to be broken.
+// One thread.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,6 @@
 #include "engine/engine_stack.h"
 #include "model/test_model_runner.h"
 #include "store/faulty_store.h"
-#include "store/memory_store.h"
 
 namespace newmoon {
 
@@ -31,13 +30,15 @@ class SeedEngine {
     ResetMode reset_mode = ResetMode::kFence;
     IdentityMode identity = IdentityMode::kDigest;
     bool connector = true;
+    std::string name_space = "seed";
   };
   static constexpr std::uint64_t kFirstWeights = 1;
   static constexpr std::uint32_t kMaxTokens = 8;
   static constexpr Duration kIdle = std::chrono::microseconds(200);
 
-  // kUnavailable, kBadRequest: as EngineStack::start().
-  static Result<std::unique_ptr<SeedEngine>> start(const Options& options, SeedTrace& trace);
+  // `store` outlives the engine. kUnavailable, kBadRequest: as EngineStack::start().
+  static Result<std::unique_ptr<SeedEngine>> start(const Options& options, KvStore& store,
+                                                   SeedTrace& trace);
 
   EngineCore& core() { return stack_->core(); }
   EngineStack& stack() { return *stack_; }
@@ -47,6 +48,7 @@ class SeedEngine {
   Time in(Duration time) const { return clock_.now() + time; }
   Time now() const { return clock_.now(); }
 
+  // No number of values, if the store cannot say.
   std::uint64_t values_in_store();
   // Polls until the store holds so many values, as what is purged goes in the
   // background; for 5 s at most. How many there are then.
@@ -74,7 +76,7 @@ class SeedEngine {
   std::size_t block_size() const { return static_cast<std::size_t>(model_.block_size); }
 
  private:
-  SeedEngine(const Options& options, SeedTrace& trace);
+  SeedEngine(const Options& options, KvStore& store, SeedTrace& trace);
   Status open(SeedTrace& trace);
 
   const Options options_;
@@ -82,8 +84,7 @@ class SeedEngine {
   mutable SystemClock clock_;
   SystemRandom random_;
   std::atomic<bool> channel_is_broken_ = false;
-  ThreadExecutor freeing_{"nm-free"};
-  MemoryStore memory_;
+  KvStore& store_;
   FaultyStore faulty_;
   TracedStore traced_;
   std::unique_ptr<KvArena> arena_;

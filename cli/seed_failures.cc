@@ -24,8 +24,8 @@ std::string text_of(const CacheResetAnswer& answer) {
 
 class Failures {
  public:
-  Failures(std::size_t ranks, SeedTrace& trace, SeedReport& report)
-      : ranks_(ranks), trace_(trace), report_(report) {}
+  Failures(std::size_t ranks, SeedStore& store, SeedTrace& trace, SeedReport& report)
+      : ranks_(ranks), store_(store), trace_(trace), report_(report) {}
 
   Status run() {
     for (const auto& [title, part] :
@@ -45,7 +45,9 @@ class Failures {
   using Engine = std::unique_ptr<SeedEngine>;
 
   Result<Engine> start(ResetMode mode, bool connector = true) {
-    return SeedEngine::start({.ranks = ranks_, .reset_mode = mode, .connector = connector}, trace_);
+    if (const Status empty = store_.empty(); !empty) return std::unexpected(empty.error());
+    return SeedEngine::start({.ranks = ranks_, .reset_mode = mode, .connector = connector},
+                             store_.store(), trace_);
   }
   static CacheResetAnswer reset(SeedEngine& engine, Duration timeout = seconds(5)) {
     return engine.core().reset_caches(engine.in(timeout));
@@ -75,6 +77,7 @@ class Failures {
   Status dead_rank_with_remove_all();
 
   const std::size_t ranks_;
+  SeedStore& store_;
   SeedTrace& trace_;
   SeedReport& report_;
 };
@@ -344,8 +347,8 @@ Status Failures::dead_rank_with_remove_all() {
 
 }  // namespace
 
-Status walk_failures(std::size_t ranks, SeedTrace& trace, SeedReport& report) {
-  return Failures(ranks, trace, report).run();
+Status walk_failures(std::size_t ranks, SeedStore& store, SeedTrace& trace, SeedReport& report) {
+  return Failures(ranks, store, trace, report).run();
 }
 
 }  // namespace newmoon

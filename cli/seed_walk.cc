@@ -24,13 +24,15 @@ std::string sources(const SeedGeneration& generation) {
 
 class Walk {
  public:
-  Walk(const SeedEngine::Options& options, SeedTrace& trace, SeedReport& report,
+  Walk(const SeedEngine::Options& options, SeedStore& store, SeedTrace& trace, SeedReport& report,
        SeedFigures& figures)
-      : options_(options), trace_(trace), report_(report), figures_(figures) {}
+      : options_(options), store_(store), trace_(trace), report_(report), figures_(figures) {}
 
   // From a filled store to the reset.
   Status run() {
-    Result<std::unique_ptr<SeedEngine>> engine = SeedEngine::start(options_, trace_);
+    if (const Status empty = store_.empty(); !empty) return empty;
+    Result<std::unique_ptr<SeedEngine>> engine =
+        SeedEngine::start(options_, store_.store(), trace_);
     if (!engine) return std::unexpected(engine.error());
     engine_ = std::move(*engine);
     for (std::size_t rank = 0; rank < options_.ranks; ++rank) {
@@ -123,6 +125,7 @@ class Walk {
   }
 
   const SeedEngine::Options options_;
+  SeedStore& store_;
   SeedTrace& trace_;
   SeedReport& report_;
   SeedFigures& figures_;
@@ -132,7 +135,8 @@ class Walk {
 
 }  // namespace
 
-Status walk_cascade(std::size_t ranks, SeedTrace& trace, SeedReport& report, SeedFigures& figures) {
+Status walk_cascade(std::size_t ranks, SeedStore& store, SeedTrace& trace, SeedReport& report,
+                    SeedFigures& figures) {
   struct Chapter {
     std::string title;
     SeedEngine::Options options;
@@ -151,7 +155,7 @@ Status walk_cascade(std::size_t ranks, SeedTrace& trace, SeedReport& report, See
   };
   for (const Chapter& chapter : chapters) {
     report.section(chapter.title);
-    Walk walk(chapter.options, trace, report, figures);
+    Walk walk(chapter.options, store, trace, report, figures);
     if (const Status ran = walk.run(); !ran) return ran;
     (walk.*chapter.after)();
   }

@@ -1,0 +1,39 @@
+// The store under `newmoon seed`, as its --store says.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/clock.h"
+#include "base/executor.h"
+#include "store/kv_store.h"
+#include "store/mooncake/master_process.h"
+
+namespace newmoon {
+
+// One for all engines of a walk, one after the other: emptied before each. One thread, but
+// for the store itself.
+class SeedStore {
+ public:
+  // "memory"; "mooncake": a real one, with a master of its own that ends with this;
+  // "mooncake://...": one that runs. As the walk empties the store, one that holds anything
+  // is refused.
+  // kBadRequest, kUnavailable: one line that says what to do.
+  static Result<std::unique_ptr<SeedStore>> open(const std::string& store);
+
+  KvStore& store() { return *store_; }
+  MooncakeMaster* master() { return master_ ? &*master_ : nullptr; }  // one that may be killed
+  // Removes what the engine before left.
+  Status empty();
+
+ private:
+  SeedStore() = default;
+
+  SystemClock clock_;
+  ThreadExecutor freeing_{"nm-free"};
+  std::optional<MooncakeMaster> master_;
+  std::unique_ptr<KvStore> store_;
+};
+
+}  // namespace newmoon
