@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 
 namespace newmoon {
 
@@ -27,5 +28,9 @@ class SystemClock final : public Clock {
   Time now() const override;
   void sleep_until(Time deadline) override;
 };
+
+// Seconds since 1970 by this machine's clock, which may jump: only for what processes on
+// several machines must compare.
+std::int64_t unix_time_s();
 
 }  // namespace newmoon

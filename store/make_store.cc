@@ -4,6 +4,8 @@
 
 #include "store/ipc_store.h"
 #include "store/memory_store.h"
+#include "store/mooncake/config.h"
+#include "store/mooncake/mooncake_store.h"
 
 namespace newmoon {
 namespace {
@@ -27,13 +29,26 @@ Result<std::unique_ptr<KvStore>> make_ipc(const std::string& url, const StoreOpt
   return std::move(*store);
 }
 
+Result<std::unique_ptr<KvStore>> make_mooncake(const std::string& url, const StoreOptions& options,
+                                               Clock& clock) {
+  const Result<MooncakeConfig> config = load_mooncake_config(url);
+  if (!config) return std::unexpected(config.error());
+  Result<std::unique_ptr<MooncakeStore>> store =
+      MooncakeStore::open(*config, clock, {.timeout = options.timeout});
+  if (!store) return std::unexpected(store.error());
+  return std::move(*store);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<KvStore>> make_store(const std::string& url, const StoreOptions& options,
                                             Clock& clock, Executor& executor) {
   if (url == "memory") return make_memory(options, clock, executor);
   if (url.starts_with("ipc://")) return make_ipc(url, options, clock);
-  return fail(Code::kBadRequest, "store '" + url + "' is unknown; use memory, ipc://PATH or none");
+  if (url.starts_with("mooncake://")) return make_mooncake(url, options, clock);
+  return fail(Code::kBadRequest, "store '" + url +
+                                     "' is unknown; use memory, ipc://PATH, mooncake://HOST:PORT "
+                                     "or none");
 }
 
 }  // namespace newmoon

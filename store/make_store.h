@@ -14,14 +14,16 @@ namespace newmoon {
 
 struct StoreOptions {
   std::uint64_t budget_bytes = 0;              // memory: required
-  Duration timeout = std::chrono::seconds(1);  // ipc: of a call
+  Duration timeout = std::chrono::seconds(1);  // ipc, mooncake: of a call
 };
 
 // "memory": a MemoryStore in this process; "ipc://PATH": one that
-// `newmoon store-server` shares. (No external tier, "none", is the caller's to see.)
+// `newmoon store-server` shares; "mooncake://HOST:PORT[?...]" (store/mooncake/config.h): a
+// MooncakeStore, joined. (No external tier, "none", is the caller's to see.)
 // `clock` and `executor` (frees memory behind; used by "memory" only) must outlive the
 // store and the executor's queued tasks.
-// kBadRequest: another URL, or a budget of 0 bytes for "memory".
+// kBadRequest: another URL, or a budget of 0 bytes for "memory". kUnavailable: no Mooncake
+// master there, or nothing to reach it with.
 Result<std::unique_ptr<KvStore>> make_store(const std::string& url, const StoreOptions& options,
                                             Clock& clock, Executor& executor);
 

@@ -1,0 +1,110 @@
+#include "store/mooncake/call_pool.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <thread>
+#include <utility>
+
+namespace newmoon {
+
+// Outlives the pool while a call runs.
+struct CallPool::Shared {
+  explicit Shared(Clock& clock) : clock(clock) {}
+
+  void work() {
+    while (const std::shared_ptr<Call> call = next()) call->run();
+    MutexLock lock(mutex);
+    --threads;
+    changed.notify_all();
+  }
+
+  // nullptr: the pool has stopped.
+  std::shared_ptr<Call> next() {
+    MutexLock lock(mutex);
+    while (!stopping && calls.empty()) changed.wait(mutex);
+    if (stopping) return nullptr;
+    std::shared_ptr<Call> call = std::move(calls.front());
+    calls.pop_front();
+    return call;
+  }
+
+  Clock& clock;
+  Mutex mutex;
+  std::condition_variable_any changed;
+  std::deque<std::shared_ptr<Call>> calls NM_GUARDED_BY(mutex);
+  std::size_t threads NM_GUARDED_BY(mutex) = 0;
+  bool stopping NM_GUARDED_BY(mutex) = false;
+};
+
+void CallPool::Call::run() {
+  {
+    MutexLock lock(mutex_);
+    if (state_ != State::kQueued) return;
+    state_ = State::kRunning;
+  }
+  work_();
+  work_ = nullptr;
+  MutexLock lock(mutex_);
+  state_ = State::kDone;
+  changed_.notify_all();
+}
+
+bool CallPool::Call::wait(Time deadline) {
+  MutexLock lock(mutex_);
+  while (state_ != State::kDone) {
+    const Duration left = deadline - clock_.now();
+    if (left <= Duration::zero()) {
+      if (state_ == State::kQueued) state_ = State::kDropped;
+      return false;
+    }
+    changed_.wait_for(mutex_, left);
+  }
+  return true;
+}
+
+CallPool::CallPool(std::size_t workers, const std::string& name, Clock& clock)
+    : shared_(std::make_shared<Shared>(clock)) {
+  sigset_t blocked, before;
+  sigfillset(&blocked);
+  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) sigdelset(&blocked, fault);
+  pthread_sigmask(SIG_SETMASK, &blocked, &before);
+  for (std::size_t i = 0; i < workers; ++i) {
+    {
+      MutexLock lock(shared_->mutex);
+      ++shared_->threads;
+    }
+    std::thread thread([shared = shared_, name] {
+      pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
+      shared->work();
+    });
+    thread.detach();  // stop() waits for it, but not for ever
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+CallPool::~CallPool() { stop(Time::min()); }
+
+std::shared_ptr<CallPool::Call> CallPool::start(std::function<void()> work) {
+  std::shared_ptr<Call> call(new Call(shared_->clock, std::move(work)));
+  MutexLock lock(shared_->mutex);
+  shared_->calls.push_back(call);
+  shared_->changed.notify_one();
+  return call;
+}
+
+bool CallPool::stop(Time deadline) {
+  std::deque<std::shared_ptr<Call>> dropped;
+  MutexLock lock(shared_->mutex);
+  shared_->stopping = true;
+  dropped.swap(shared_->calls);
+  shared_->changed.notify_all();
+  while (shared_->threads > 0) {
+    const Duration left = deadline - shared_->clock.now();
+    if (deadline == Time::min() || left <= Duration::zero()) return false;
+    shared_->changed.wait_for(shared_->mutex, left);
+  }
+  return true;
+}
+
+}  // namespace newmoon

@@ -1,0 +1,61 @@
+// Blocking calls with a deadline: they run on workers, and a caller that has waited long
+// enough goes on without them. What a call uses must therefore belong to the call.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "base/thread_annotations.h"
+
+namespace newmoon {
+
+class CallPool {
+ public:
+  // One call, queued, running or done.
+  class Call {
+   public:
+    // False: it is not done at `deadline`. If it has not begun it never will; else it
+    // goes on, and ends when it ends.
+    bool wait(Time deadline);
+
+   private:
+    friend class CallPool;
+    enum class State { kQueued, kRunning, kDone, kDropped };
+
+    Call(Clock& clock, std::function<void()> work) : clock_(clock), work_(std::move(work)) {}
+    void run();
+
+    Clock& clock_;
+    Mutex mutex_;
+    std::condition_variable_any changed_;
+    State state_ NM_GUARDED_BY(mutex_) = State::kQueued;
+    // What it holds goes before it counts as done.
+    std::function<void()> work_;
+  };
+
+  // Workers have all signals blocked that do not say that they did wrong, and so have the
+  // threads that calls start.
+  // `clock`: SystemClock, must outlive the pool and its calls.
+  CallPool(std::size_t workers, const std::string& name, Clock& clock);
+  // As stop() with no time left.
+  ~CallPool();
+  CallPool(const CallPool&) = delete;
+  CallPool& operator=(const CallPool&) = delete;
+
+  // `work` must not throw. Any thread may call, not after stop().
+  std::shared_ptr<Call> start(std::function<void()> work);
+  // Drops what is queued and waits for what runs. False: some still run at `deadline`;
+  // their threads end by themselves.
+  bool stop(Time deadline);
+
+ private:
+  struct Shared;
+  std::shared_ptr<Shared> shared_;
+};
+
+}  // namespace newmoon

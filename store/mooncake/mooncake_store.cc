@@ -1,0 +1,336 @@
+#include "store/mooncake/mooncake_store.h"
+
+#include <algorithm>
+#include <deque>
+#include <utility>
+
+#include "base/log.h"
+#include "store/mooncake/error_code.h"
+#include "store/mooncake/key_texts.h"
+#include "store/mooncake/plugin_loader.h"
+#include "store/mooncake/purger.h"
+#include "store/mooncake/record_key.h"
+#include "store/put_check.h"
+
+namespace newmoon {
+namespace {
+
+// Of one caller: one is copied while others are under way.
+constexpr std::size_t kTransfersAtOnce = 3;
+// A lookup's first call asks little, since many lookups miss at once; then more, so that
+// calls are few, and one is prepared while another is under way.
+constexpr std::size_t kFirstLookupKeys = 64;
+constexpr std::size_t kLookupKeysMax = 2048;
+constexpr std::size_t kLookupGrowth = 8;
+constexpr std::size_t kLookupsAtOnce = 2;
+
+Status to_status(const char* what, const Result<std::int64_t>& code) {
+  if (!code) return std::unexpected(code.error());
+  if (*code < 0) return std::unexpected(mooncake_error(what, *code));
+  return {};
+}
+
+}  // namespace
+
+struct MooncakeStore::Lookup {
+  Lookup(std::size_t first_block, std::size_t blocks, std::size_t shards)
+      : first(first_block), count(blocks), keys(blocks * shards), codes(blocks * shards) {}
+
+  // Leading blocks of these that are there for every shard.
+  Result<std::size_t> hits(std::size_t shards) const {
+    if (!status) return std::unexpected(status.error());
+    for (std::size_t i = 0; i < codes.size(); ++i) {
+      if (codes[i] < 0) return std::unexpected(mooncake_error("lookup", codes[i]));
+      if (codes[i] == 0) return i / shards;
+    }
+    return count;
+  }
+
+  const std::size_t first;
+  const std::size_t count;
+  KeyTexts keys;
+  std::vector<std::int64_t> codes;
+  Status status;
+};
+
+// --- life ------------------------------------------------------------------------
+
+Result<std::unique_ptr<MooncakeStore>> MooncakeStore::open(const MooncakeConfig& config,
+                                                           Clock& clock,
+                                                           const MooncakeOptions& options) {
+  // Asked first, since the wheel takes 4.4 s to say it and its one code has many causes.
+  const Time deadline = clock.now() + options.start_timeout;
+  const Status there = probe_tcp(config.master_server_address, clock, deadline);
+  if (!there) {
+    return fail(Code::kUnavailable, "mooncake: no master: " + there.error().message +
+                                        "; start one (./dev mooncake) or correct the address");
+  }
+  return open_with(load_mooncake_client, config, clock, options);
+}
+
+Result<std::unique_ptr<MooncakeStore>> MooncakeStore::open_with(const MakeClient& make_client,
+                                                                const MooncakeConfig& config,
+                                                                Clock& clock,
+                                                                const MooncakeOptions& options) {
+  std::unique_ptr<MooncakeStore> store(new MooncakeStore(config, clock, options));
+  if (Status joined = store->join(make_client, config); !joined) {
+    return std::unexpected(joined.error());
+  }
+  return store;
+}
+
+MooncakeStore::MooncakeStore(const MooncakeConfig& config, Clock& clock,
+                             const MooncakeOptions& options)
+    : clock_(clock),
+      options_(options),
+      master_(config.master_server_address),
+      http_(config.metrics_address(), clock),
+      gate_(std::make_shared<ScopeGate>(
+          ScopeGate::Options{.recheck_delays = options.recheck_delays}, clock)),
+      purger_(1, "moon-purge", clock),
+      calls_(options.workers, "moon-call", clock) {}
+
+Status MooncakeStore::join(const MakeClient& make_client, const MooncakeConfig& config) {
+  const Time deadline = clock_.now() + options_.start_timeout;
+  Result<std::shared_ptr<StagingArena>> arena = StagingArena::make(options_.staging_bytes, clock_);
+  if (!arena) return std::unexpected(arena.error());
+  struct Joining {
+    std::shared_ptr<MooncakeClient> client;
+    Status status;
+  };
+  auto joining = std::make_shared<Joining>();
+  const auto call = calls_.start([joining, make_client, config, arena = *arena] {
+    Result<std::unique_ptr<MooncakeClient>> client = make_client();
+    if (!client) {
+      joining->status = std::unexpected(client.error());
+      return;
+    }
+    joining->client = std::move(*client);
+    joining->status = to_status("setup", joining->client->setup(config));
+    if (!joining->status) return;
+    joining->status = to_status("register_buffer",
+                                joining->client->register_buffer({arena->data(), arena->bytes()}));
+  });
+  if (!call->wait(deadline)) return overdue("setup");
+  if (!joining->status) return joining->status;
+  session_ = std::make_shared<Session>(Session{std::move(joining->client), std::move(*arena)});
+  purger_.start([client = session_->client, gate = gate_] { run_purges(*client, *gate); });
+  return {};
+}
+
+MooncakeStore::~MooncakeStore() {
+  const Time deadline = clock_.now() + options_.stop_timeout;
+  gate_->stop();
+  if (!purger_.stop(deadline) || !calls_.stop(deadline)) {
+    log(LogLevel::kWarning, "mooncake", "calls still run at the end: left to the master's timeout");
+    return;
+  }
+  if (session_ == nullptr) return;
+  CallPool closing(1, "moon-close", clock_);
+  const auto call = closing.start([session = std::exchange(session_, nullptr)]() mutable {
+    (void)session->client->close();
+    session.reset();
+  });
+  if (!call->wait(deadline)) {
+    log(LogLevel::kWarning, "mooncake", "leaving the store takes too long: not waited for");
+  }
+}
+
+std::unexpected<Error> MooncakeStore::overdue(const char* what) const {
+  return fail(Code::kDeadline,
+              std::string("mooncake ") + what + ": no answer in time from the store at " + master_);
+}
+
+Result<std::int64_t> MooncakeStore::call(const char* what, Time deadline,
+                                         std::function<Result<std::int64_t>(Session&)> work) {
+  auto result = std::make_shared<Result<std::int64_t>>(0);
+  const auto call = calls_.start(
+      [result, session = session_, work = std::move(work)] { *result = work(*session); });
+  if (!call->wait(deadline)) return overdue(what);
+  if (*result && **result < 0) return std::unexpected(mooncake_error(what, **result));
+  return *result;
+}
+
+Status MooncakeStore::ping() {
+  const Result<std::int64_t> code =
+      call("health check", deadline(), [](Session& s) { return s.client->health_check(); });
+  if (!code) return std::unexpected(code.error());
+  if (*code != 0) {
+    return fail(Code::kUnavailable, "mooncake: the master at " + master_ + " does not answer");
+  }
+  return {};
+}
+
+// --- values ----------------------------------------------------------------------
+
+Positions MooncakeStore::admit(std::span<const PutItem> items,
+                               std::vector<std::uint64_t>& value_bytes,
+                               std::vector<Status>& statuses) {
+  Positions positions;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    value_bytes[i] = sizeof(ValueHeader) + items[i].header.payload_bytes;
+    statuses[i] = check_put(items[i]);
+    if (statuses[i] && value_bytes[i] > options_.staging_bytes) {
+      statuses[i] = fail(Code::kBadRequest, "put of " + items[i].key.to_string() + ": " +
+                                                std::to_string(value_bytes[i]) +
+                                                " bytes are more than the staging memory's " +
+                                                std::to_string(options_.staging_bytes));
+    }
+    if (statuses[i]) positions.push_back(i);
+  }
+  return positions;
+}
+
+// A transfer of those items whose scopes take puts; nullptr: none does.
+Result<std::shared_ptr<Transfer>> MooncakeStore::stage(Positions positions,
+                                                       std::span<const PutItem> items,
+                                                       std::span<const std::uint64_t> value_bytes,
+                                                       std::vector<Status>& statuses,
+                                                       Time deadline) {
+  std::map<ScopeId, Status> scopes;
+  std::vector<std::unique_ptr<ScopeGate::Put>> passes;
+  std::erase_if(positions, [&](std::size_t position) {
+    const ScopeId& scope = items[position].key.scope;
+    auto found = scopes.find(scope);
+    if (found == scopes.end()) {
+      auto pass = gate_->begin_put(scope, deadline);
+      found = scopes.emplace(scope, Status()).first;
+      if (pass) {
+        passes.push_back(std::move(*pass));
+      } else {
+        found->second = std::unexpected(pass.error());
+      }
+    }
+    statuses[position] = found->second;
+    if (found->second) return false;
+    if (found->second.error().code == Code::kFenced) ++refused_late_puts_;
+    return true;
+  });
+  if (positions.empty()) return nullptr;
+  auto region = session_->arena->take(Transfer::region_bytes(positions, value_bytes), deadline);
+  if (!region) {
+    for (const std::size_t position : positions)
+      statuses[position] = std::unexpected(region.error());
+    return std::unexpected(region.error());
+  }
+  auto transfer = std::make_shared<Transfer>(std::move(positions), value_bytes, std::move(*region));
+  transfer->passes = std::move(passes);
+  for (std::size_t i = 0; i < transfer->positions.size(); ++i) {
+    transfer->stage(i, items[transfer->positions[i]]);
+  }
+  return transfer;
+}
+
+std::vector<Status> MooncakeStore::put(std::span<const PutItem> items) {
+  const Time deadline = this->deadline();
+  std::vector<Status> statuses(items.size());
+  std::vector<std::uint64_t> value_bytes(items.size());
+  std::deque<std::pair<std::shared_ptr<Transfer>, std::shared_ptr<CallPool::Call>>> under_way;
+  const auto finish_first = [&] {
+    const auto& [transfer, call] = under_way.front();
+    const bool done = call->wait(deadline);
+    for (std::size_t i = 0; i < transfer->positions.size(); ++i) {
+      const std::size_t position = transfer->positions[i];
+      statuses[position] =
+          done ? transfer->put_status(i, items[position].key) : Status(overdue("put"));
+    }
+    under_way.pop_front();
+  };
+  for (Positions& positions : cut_batches(admit(items, value_bytes, statuses), value_bytes)) {
+    if (under_way.size() == kTransfersAtOnce) finish_first();
+    auto staged = stage(std::move(positions), items, value_bytes, statuses, deadline);
+    if (!staged || *staged == nullptr) continue;
+    auto call = calls_.start([transfer = *staged, session = session_, &clock = clock_, deadline] {
+      transfer->put(*session->client, clock, deadline);
+    });
+    under_way.emplace_back(std::move(*staged), std::move(call));
+  }
+  while (!under_way.empty()) finish_first();
+  return statuses;
+}
+
+std::vector<Result<GetValue>> MooncakeStore::get(std::span<const GetItem> items) {
+  const Time deadline = this->deadline();
+  std::vector<Result<GetValue>> values(items.size());
+  std::vector<std::uint64_t> value_bytes(items.size());
+  Positions wanted;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    value_bytes[i] = sizeof(ValueHeader) + total_bytes(items[i].payload);
+    if (gate_->is_hidden(items[i].key.scope)) {
+      values[i] = fail(Code::kMiss, "scope " + items[i].key.scope.hex() + " was purged");
+    } else {
+      wanted.push_back(i);
+    }
+  }
+  std::deque<std::pair<std::shared_ptr<Transfer>, std::shared_ptr<CallPool::Call>>> under_way;
+  const auto finish_first = [&] {
+    const auto& [transfer, call] = under_way.front();
+    const bool done = call->wait(deadline);
+    for (std::size_t i = 0; i < transfer->positions.size(); ++i) {
+      const std::size_t position = transfer->positions[i];
+      if (done) {
+        values[position] = transfer->take(i, items[position]);
+      } else {
+        values[position] = overdue("get");
+      }
+    }
+    under_way.pop_front();
+  };
+  for (Positions& positions : cut_batches(wanted, value_bytes)) {
+    if (under_way.size() == kTransfersAtOnce) finish_first();
+    const std::uint64_t bytes = Transfer::region_bytes(positions, value_bytes);
+    auto region = session_->arena->take(bytes, under_way.empty() ? deadline : clock_.now());
+    // Whoever waits for room holds none, or all might wait for each other.
+    while (!region && !under_way.empty()) {
+      finish_first();
+      region = session_->arena->take(bytes, under_way.empty() ? deadline : clock_.now());
+    }
+    if (!region) {
+      for (const std::size_t position : positions)
+        values[position] = std::unexpected(region.error());
+      continue;
+    }
+    auto transfer =
+        std::make_shared<Transfer>(std::move(positions), value_bytes, std::move(*region));
+    for (const std::size_t position : transfer->positions) transfer->keys.add(items[position].key);
+    auto call = calls_.start([transfer, session = session_] { transfer->get(*session->client); });
+    under_way.emplace_back(std::move(transfer), std::move(call));
+  }
+  while (!under_way.empty()) finish_first();
+  return values;
+}
+
+Result<std::size_t> MooncakeStore::hit_prefix(const ScopeId& scope, std::span<const Shard> shards,
+                                              std::span<const BlockHash> blocks) {
+  if (shards.empty() || gate_->is_hidden(scope)) return 0;
+  const Time deadline = this->deadline();
+  std::deque<std::pair<std::shared_ptr<Lookup>, std::shared_ptr<CallPool::Call>>> under_way;
+  std::size_t next = 0;
+  std::size_t call_keys = kFirstLookupKeys;
+  while (next < blocks.size() || !under_way.empty()) {
+    if (next < blocks.size() && under_way.size() < kLookupsAtOnce) {
+      const std::size_t count =
+          std::clamp<std::size_t>(call_keys / shards.size(), 1, blocks.size() - next);
+      auto lookup = std::make_shared<Lookup>(next, count, shards.size());
+      for (const BlockHash& block : blocks.subspan(next, count)) {
+        for (const Shard& shard : shards) lookup->keys.add(scope, shard, block);
+      }
+      auto call = calls_.start([lookup, session = session_] {
+        lookup->status = session->client->batch_is_exist(lookup->keys.views(), lookup->codes);
+      });
+      under_way.emplace_back(std::move(lookup), std::move(call));
+      next += count;
+      call_keys = std::min(call_keys * kLookupGrowth, kLookupKeysMax);
+      continue;
+    }
+    const auto [lookup, call] = std::move(under_way.front());
+    under_way.pop_front();
+    if (!call->wait(deadline)) return overdue("lookup");
+    const Result<std::size_t> hits = lookup->hits(shards.size());
+    if (!hits) return hits;
+    if (*hits < lookup->count) return lookup->first + *hits;
+  }
+  return blocks.size();
+}
+
+}  // namespace newmoon

@@ -1,0 +1,70 @@
+#include "store/mooncake/plugin/interpreter.h"
+
+#include <cstdlib>
+#include <mutex>
+
+#include "store/mooncake/plugin/signals.h"
+#include "store/mooncake/plugin/wheel_log.h"
+
+namespace newmoon::python {
+namespace {
+
+Status start_interpreter() {
+  PyConfig config;
+  PyConfig_InitIsolatedConfig(&config);
+  config.site_import = 0;
+  config.write_bytecode = 0;
+  const PyStatus started = Py_InitializeFromConfig(&config);
+  PyConfig_Clear(&config);
+  if (PyStatus_Exception(started)) {
+    return fail(Code::kUnavailable,
+                std::string("cannot start Python 3.11: ") +
+                    (started.err_msg == nullptr ? "no reason given" : started.err_msg) +
+                    " (its standard library is in the package libpython3.11-stdlib)");
+  }
+  PyEval_SaveThread();  // to be taken with Gil from now on, by any thread
+  return {};
+}
+
+Result<PyObject*> import_from(const std::string& wheel_folder) {
+  const Gil gil;
+  const Object folder(PyUnicode_DecodeFSDefault(wheel_folder.c_str()));
+  PyObject* const path = PySys_GetObject("path");  // borrowed
+  if (!folder || path == nullptr || PyList_Insert(path, 0, folder.get()) != 0) {
+    return raised("sys.path");
+  }
+  PyObject* const module = PyImport_ImportModule("mooncake.store");
+  if (module == nullptr) {
+    return fail(Code::kUnavailable, "cannot import mooncake.store from " + wheel_folder + ": " +
+                                        take_error() + "; run ./dev setup, which installs it");
+  }
+  return module;
+}
+
+Result<PyObject*> import_first(const std::string& wheel_folder, MooncakeLog log) {
+  // Upstream tries 20 times, for 90 s. Set before the wheel has threads that read it.
+  setenv("MC_STORE_CLIENT_SETUP_RETRIES", "1", 0);
+  const KeepSignalHandlers keep;
+  const bool ours = Py_IsInitialized() == 0;
+  if (ours) {
+    if (Status started = start_interpreter(); !started) return std::unexpected(started.error());
+  }
+  Result<PyObject*> module = import_from(wheel_folder);
+  // A program that has Python already may have plans of its own for the wheel's log.
+  if (module && ours) redirect_wheel_log(log);
+  return module;
+}
+
+}  // namespace
+
+Result<PyObject*> import_mooncake(const std::string& wheel_folder, MooncakeLog log) {
+  static std::mutex mutex;
+  static PyObject* module = nullptr;  // for the life of the process, as the interpreter
+  const std::lock_guard lock(mutex);
+  if (module != nullptr) return module;
+  Result<PyObject*> imported = import_first(wheel_folder, log);
+  if (imported) module = *imported;
+  return imported;
+}
+
+}  // namespace newmoon::python

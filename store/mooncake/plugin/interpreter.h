@@ -1,0 +1,19 @@
+// The Python interpreter of this process, with Mooncake's wheel in it.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+#include "store/mooncake/client.h"
+#include "store/mooncake/plugin/python.h"
+
+namespace newmoon::python {
+
+// Starts an isolated interpreter unless there is one, and imports `mooncake.store` from
+// the wheel's folder; the first time only. An interpreter started here is never ended:
+// ending it from another thread hangs. Signal handlers stay as they were, and the wheel's
+// log goes to `log`. Any thread may call; it must not hold the GIL.
+// kUnavailable: no interpreter, or the import fails; says what to install.
+Result<PyObject*> import_mooncake(const std::string& wheel_folder, MooncakeLog log);
+
+}  // namespace newmoon::python

@@ -1,0 +1,226 @@
+// newmoon_mooncake.so: MooncakeClient by way of the wheel's Python binding. Linked
+// against no libpython: the program loads one first, with RTLD_GLOBAL, since the wheel's
+// extension modules expect its symbols there.
+#include <utility>
+
+#include "store/mooncake/client.h"
+#include "store/mooncake/plugin/interpreter.h"
+#include "store/mooncake/plugin/python.h"
+#include "store/mooncake/plugin/signals.h"
+
+namespace newmoon {
+namespace {
+
+using python::Gil;
+using python::Object;
+
+struct BufferLists {
+  Object addresses;
+  Object sizes;
+  explicit operator bool() const { return addresses && sizes; }
+};
+
+BufferLists make_lists(std::span<const MooncakeBuffer> buffers) {
+  const auto count = static_cast<Py_ssize_t>(buffers.size());
+  BufferLists lists{Object(PyList_New(count)), Object(PyList_New(count))};
+  if (!lists) return {};
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    Object address = python::make_int(reinterpret_cast<std::uintptr_t>(buffers[i].data));
+    Object size = python::make_int(buffers[i].bytes);
+    if (!address || !size) return {};
+    PyList_SET_ITEM(lists.addresses.get(), i, address.release());
+    PyList_SET_ITEM(lists.sizes.get(), i, size.release());
+  }
+  return lists;
+}
+
+Result<std::int64_t> to_code(const char* what, const Object& answer) {
+  if (!answer) return python::raised(what);
+  const long long code = PyLong_AsLongLong(answer.get());
+  if (code == -1 && PyErr_Occurred() != nullptr) return python::raised(what);
+  return code;
+}
+
+Status to_codes(const char* what, const Object& answer, std::span<std::int64_t> codes) {
+  if (!answer) return python::raised(what);
+  if (!PyList_Check(answer.get()) ||
+      PyList_GET_SIZE(answer.get()) != static_cast<Py_ssize_t>(codes.size())) {
+    return fail(Code::kInternal, std::string("mooncake ") + what + ": not one code an item");
+  }
+  for (std::size_t i = 0; i < codes.size(); ++i) {
+    codes[i] = PyLong_AsLongLong(PyList_GET_ITEM(answer.get(), static_cast<Py_ssize_t>(i)));
+  }
+  if (PyErr_Occurred() != nullptr) return python::raised(what);
+  return {};
+}
+
+// The bound methods of one MooncakeDistributedStore.
+struct Methods {
+  Object setup, register_buffer, batch_put_from, batch_get_into, batch_is_exist, get_size,
+      upsert_from, batch_remove, remove_by_regex, remove_all, health_check, close;
+
+  static Result<Methods> of(const Object& store) {
+    Methods methods;
+    const std::pair<Object*, const char*> names[] = {
+        {&methods.setup, "setup"},
+        {&methods.register_buffer, "register_buffer"},
+        {&methods.batch_put_from, "batch_put_from"},
+        {&methods.batch_get_into, "batch_get_into"},
+        {&methods.batch_is_exist, "batch_is_exist"},
+        {&methods.get_size, "get_size"},
+        {&methods.upsert_from, "upsert_from"},
+        {&methods.batch_remove, "batch_remove"},
+        {&methods.remove_by_regex, "remove_by_regex"},
+        {&methods.remove_all, "remove_all"},
+        {&methods.health_check, "health_check"},
+        {&methods.close, "close"},
+    };
+    for (const auto& [method, name] : names) {
+      *method = Object(PyObject_GetAttrString(store.get(), name));
+      if (!*method) return python::raised("MooncakeDistributedStore");
+    }
+    return methods;
+  }
+};
+
+class PythonClient final : public MooncakeClient {
+ public:
+  PythonClient(Object store, Methods methods)
+      : store_(std::move(store)), methods_(std::move(methods)), force_(Py_NewRef(Py_True)) {}
+  ~PythonClient() override {
+    const Gil gil;  // for the members, which go here
+    force_ = Object();
+    methods_ = Methods();
+    store_ = Object();
+  }
+
+  Result<std::int64_t> setup(const MooncakeConfig& config) override {
+    const KeepSignalHandlers keep;
+    const Gil gil;
+    const Object arguments(PyTuple_New(0));
+    const Object options(Py_BuildValue(
+        "{ss ss sK sK ss ss ss ss}", "local_hostname", config.local_hostname.c_str(),
+        "metadata_server", config.metadata_server.c_str(), "global_segment_size",
+        static_cast<unsigned long long>(config.global_segment_bytes), "local_buffer_size",
+        static_cast<unsigned long long>(config.local_buffer_bytes), "protocol",
+        config.protocol.c_str(), "rdma_devices", config.device_name.c_str(), "master_server_addr",
+        config.master_server_address.c_str(), "tenant_id", config.tenant_id.c_str()));
+    if (!arguments || !options) return python::raised("setup");
+    return to_code("setup",
+                   Object(PyObject_Call(methods_.setup.get(), arguments.get(), options.get())));
+  }
+
+  Result<std::int64_t> register_buffer(MooncakeBuffer buffer) override {
+    const Gil gil;
+    const Object address = python::make_int(reinterpret_cast<std::uintptr_t>(buffer.data));
+    return to_code("register_buffer",
+                   python::call(methods_.register_buffer, address, python::make_int(buffer.bytes)));
+  }
+
+  Status batch_put_from(std::span<const std::string_view> keys,
+                        std::span<const MooncakeBuffer> values,
+                        std::span<std::int64_t> codes) override {
+    return transfer("batch_put_from", methods_.batch_put_from, keys, values, codes);
+  }
+
+  Status batch_get_into(std::span<const std::string_view> keys,
+                        std::span<const MooncakeBuffer> values,
+                        std::span<std::int64_t> codes) override {
+    return transfer("batch_get_into", methods_.batch_get_into, keys, values, codes);
+  }
+
+  Status batch_is_exist(std::span<const std::string_view> keys,
+                        std::span<std::int64_t> codes) override {
+    const Gil gil;
+    const Object list = python::make_list(keys);
+    if (!list) return python::raised("batch_is_exist");
+    return to_codes("batch_is_exist", python::call(methods_.batch_is_exist, list), codes);
+  }
+
+  Result<std::int64_t> get_size(std::string_view key) override {
+    const Gil gil;
+    return to_code("get_size", python::call(methods_.get_size, python::make_text(key)));
+  }
+
+  Result<std::int64_t> upsert_from(std::string_view key, MooncakeBuffer value) override {
+    const Gil gil;
+    const Object address = python::make_int(reinterpret_cast<std::uintptr_t>(value.data));
+    return to_code("upsert_from", python::call(methods_.upsert_from, python::make_text(key),
+                                               address, python::make_int(value.bytes)));
+  }
+
+  Status batch_remove(std::span<const std::string_view> keys,
+                      std::span<std::int64_t> codes) override {
+    const Gil gil;
+    const Object list = python::make_list(keys);
+    if (!list) return python::raised("batch_remove");
+    return to_codes("batch_remove", python::call(methods_.batch_remove, list, force_), codes);
+  }
+
+  Result<std::int64_t> remove_by_regex(const std::string& pattern) override {
+    const Gil gil;
+    return to_code("remove_by_regex",
+                   python::call(methods_.remove_by_regex, python::make_text(pattern), force_));
+  }
+
+  Result<std::int64_t> remove_all() override {
+    const Gil gil;
+    return to_code("remove_all", python::call(methods_.remove_all, force_));
+  }
+
+  Result<std::int64_t> health_check() override {
+    const Gil gil;
+    return to_code("health_check", python::call(methods_.health_check));
+  }
+
+  Result<std::int64_t> close() override {
+    const Gil gil;
+    return to_code("close", python::call(methods_.close));
+  }
+
+ private:
+  static Status transfer(const char* what, const Object& method,
+                         std::span<const std::string_view> keys,
+                         std::span<const MooncakeBuffer> values, std::span<std::int64_t> codes) {
+    const Gil gil;
+    const Object list = python::make_list(keys);
+    const BufferLists buffers = make_lists(values);
+    if (!list || !buffers) return python::raised(what);
+    return to_codes(what, python::call(method, list, buffers.addresses, buffers.sizes), codes);
+  }
+
+  Object store_;
+  Methods methods_;
+  Object force_;
+};
+
+Result<std::unique_ptr<MooncakeClient>> make_client(const std::string& wheel_folder,
+                                                    MooncakeLog log) {
+  const Result<PyObject*> module = python::import_mooncake(wheel_folder, log);
+  if (!module) return std::unexpected(module.error());
+  const KeepSignalHandlers keep;
+  const Gil gil;
+  const Object type(PyObject_GetAttrString(*module, "MooncakeDistributedStore"));
+  if (!type) return python::raised("import");
+  Object store = python::call(type);
+  if (!store) return python::raised("MooncakeDistributedStore");
+  Result<Methods> methods = Methods::of(store);
+  if (!methods) return std::unexpected(methods.error());
+  return std::make_unique<PythonClient>(std::move(store), std::move(*methods));
+}
+
+}  // namespace
+}  // namespace newmoon
+
+// MooncakePluginFunction of store/mooncake/client.h.
+extern "C" __attribute__((visibility("default"))) bool newmoon_mooncake_client(
+    const std::string& wheel_folder, newmoon::MooncakeLog log,
+    std::unique_ptr<newmoon::MooncakeClient>& client, newmoon::Error& error) {
+  auto made = newmoon::make_client(wheel_folder, log);
+  if (made) {
+    client = std::move(*made);
+    return true;
+  }
+  error = made.error();
+  return false;
+}

@@ -1,0 +1,146 @@
+#include "store/mooncake/transfer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "store/mooncake/error_code.h"
+
+namespace newmoon {
+namespace {
+
+constexpr std::uint64_t kBatchBytes = 8 << 20;
+constexpr std::size_t kBatchItems = 512;
+
+// Our own code for a value that was put with success and is not readable.
+constexpr std::int64_t kNotReadable = -1'000'001;
+// How long another writer of the same key is given to complete.
+constexpr Duration kConfirmTime = std::chrono::milliseconds(50);
+constexpr Duration kConfirmPause = std::chrono::milliseconds(1);
+
+std::uint64_t room_of(std::uint64_t value_bytes) {
+  return (value_bytes + StagingArena::kAlignment - 1) / StagingArena::kAlignment *
+         StagingArena::kAlignment;
+}
+
+}  // namespace
+
+std::vector<Positions> cut_batches(const Positions& positions,
+                                   std::span<const std::uint64_t> value_bytes) {
+  std::vector<Positions> batches;
+  std::uint64_t bytes = 0;
+  for (const std::size_t position : positions) {
+    const std::uint64_t room = room_of(value_bytes[position]);
+    if (batches.empty() || bytes + room > kBatchBytes || batches.back().size() == kBatchItems) {
+      batches.emplace_back();
+      bytes = 0;
+    }
+    batches.back().push_back(position);
+    bytes += room;
+  }
+  return batches;
+}
+
+std::uint64_t Transfer::region_bytes(const Positions& positions,
+                                     std::span<const std::uint64_t> value_bytes) {
+  std::uint64_t bytes = 0;
+  for (const std::size_t position : positions) bytes += room_of(value_bytes[position]);
+  return bytes;
+}
+
+Transfer::Transfer(Positions positions_of_items, std::span<const std::uint64_t> value_bytes,
+                   std::unique_ptr<StagingArena::Region> region)
+    : positions(std::move(positions_of_items)),
+      keys(positions.size()),
+      region_(std::move(region)),
+      codes_(positions.size()) {
+  std::uint8_t* at = region_->data();
+  for (const std::size_t position : positions) {
+    buffers_.push_back({at, value_bytes[position]});
+    at += room_of(value_bytes[position]);
+  }
+}
+
+void Transfer::stage(std::size_t index, const PutItem& item) {
+  keys.add(item.key);
+  auto* const to = static_cast<std::uint8_t*>(buffers_[index].data);
+  ValueHeader header = item.header;
+  const std::uint64_t checksum =
+      gather(item.payload, {to + sizeof header, header.payload_bytes}, item.checksum);
+  if (item.checksum) {
+    header.checksum = checksum;
+    header.flags |= ValueHeader::kChecksummed;
+  }
+  std::memcpy(to, &header, sizeof header);
+}
+
+void Transfer::put(MooncakeClient& client, Clock& clock, Time deadline) {
+  status_ = client.batch_put_from(keys.views(), buffers_, codes_);
+  if (status_) confirm(client, clock, deadline);
+  region_.reset();
+  passes.clear();
+}
+
+void Transfer::confirm(MooncakeClient& client, Clock& clock, Time deadline) {
+  const Time patience = std::min(deadline, clock.now() + kConfirmTime);
+  Duration pause = kConfirmPause;
+  while (true) {
+    Positions unsure;
+    std::vector<std::string_view> texts;
+    for (std::size_t i = 0; i < codes_.size(); ++i) {
+      if (codes_[i] != 0) continue;
+      unsure.push_back(i);
+      texts.push_back(keys.views()[i]);
+    }
+    if (unsure.empty()) return;
+    std::vector<std::int64_t> readable(unsure.size());
+    status_ = client.batch_is_exist(texts, readable);
+    if (!status_) return;
+    const bool last = clock.now() + pause > patience;
+    for (std::size_t i = 0; i < unsure.size(); ++i) {
+      if (readable[i] != 0) codes_[unsure[i]] = readable[i];
+      if (readable[i] == 0 && last) codes_[unsure[i]] = kNotReadable;
+    }
+    if (last || std::ranges::count(codes_, 0) == 0) return;
+    clock.sleep_until(clock.now() + pause);
+    pause *= 2;
+  }
+}
+
+void Transfer::get(MooncakeClient& client) {
+  status_ = client.batch_get_into(keys.views(), buffers_, codes_);
+}
+
+Status Transfer::put_status(std::size_t index, const Key& key) const {
+  if (!status_) return status_;
+  const std::int64_t code = codes_[index];
+  if (code >= 0) return {};
+  if (code == kNotReadable) {
+    return fail(Code::kBusy, "mooncake put of " + key.to_string() +
+                                 ": answered as done, but nothing is to be read; somebody else "
+                                 "is writing it or has left it half written");
+  }
+  return std::unexpected(mooncake_error("put of " + key.to_string(), code));
+}
+
+Result<GetValue> Transfer::take(std::size_t index, const GetItem& item) const {
+  if (!status_) return std::unexpected(status_.error());
+  const std::int64_t code = codes_[index];
+  const MooncakeBuffer& value = buffers_[index];
+  const bool longer = code == kMooncakeInvalidParams;
+  if (longer || (code >= 0 && static_cast<std::uint64_t>(code) != value.bytes)) {
+    return fail(Code::kCorrupt, "mooncake value of " + item.key.to_string() + " is " +
+                                    (longer ? "longer than" : std::to_string(code) + " of") + " " +
+                                    std::to_string(value.bytes) + " bytes");
+  }
+  if (code < 0) return std::unexpected(mooncake_error("get of " + item.key.to_string(), code));
+  GetValue got;
+  const auto* const from = static_cast<const std::uint8_t*>(value.data);
+  std::memcpy(&got.header, from, sizeof got.header);
+  got.payload_checksum = scatter({from + sizeof got.header, value.bytes - sizeof got.header},
+                                 item.payload, item.checksum);
+  return got;
+}
+
+}  // namespace newmoon
