@@ -69,6 +69,10 @@ class DeadMaster {
   // The engine goes on without the external tier; when the master is back, so is that.
   Status come_back(const std::string& mode) {
     if (const Status restarted = store_.master()->restart(); !restarted) return restarted;
+    // A reset leaves a scope of its own; an update ends at one that can be returned to.
+    if (const Status updated = engine_->update_weights(SeedEngine::kFirstWeights); !updated) {
+      return updated;
+    }
     const Time deadline = engine_->in(kReturn);
     std::uint64_t hit = 0;
     for (int number = 1; hit == 0 && engine_->now() < deadline; ++number) {
