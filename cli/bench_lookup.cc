@@ -1,6 +1,7 @@
 #include "cli/bench_lookup.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "admin/lookup_key_client.h"
 #include "base/random.h"
@@ -17,16 +18,6 @@ constexpr int kSamplesMin = 200;
 constexpr int kSamplesMax = 5000;
 constexpr Duration kRowTime = std::chrono::milliseconds(500);
 constexpr Duration kPatience = std::chrono::seconds(10);
-
-std::vector<BlockHash> make_hashes(Random& random, int count) {
-  std::vector<BlockHash> hashes;
-  for (int i = 0; i < count; ++i) {
-    Bytes bytes(BlockHash::kMaxSize);
-    for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(random.next());
-    hashes.emplace_back(bytes);
-  }
-  return hashes;
-}
 
 LookupRequest make_request(std::span<const BlockHash> hashes) {
   LookupRequest request;
@@ -88,17 +79,17 @@ Result<LookupBenchRow> measure(Asker& asker, Clock& clock, std::string case_name
                         to_us(percentile(samples, 0.5)), to_us(percentile(samples, 0.99))};
 }
 
-}  // namespace
+using StartRank = std::function<Result<std::unique_ptr<LoneRank>>(
+    const std::string& endpoint, std::span<const BlockHash> present)>;
 
-Result<std::vector<LookupBenchRow>> bench_lookup(std::span<const int> blocks) {
+Result<std::vector<LookupBenchRow>> run(std::span<const int> blocks, const StartRank& start) {
   const int most = blocks.empty() ? 0 : std::ranges::max(blocks);
-  SeededRandom random(1);
-  const std::vector<BlockHash> present = make_hashes(random, most);
-  const std::vector<BlockHash> absent = make_hashes(random, most);
+  const std::vector<BlockHash> present = random_hashes(1, most);
+  const std::vector<BlockHash> absent = random_hashes(2, most);
   const Result<TempFolder> folder = TempFolder::create();
   if (!folder) return std::unexpected(folder.error());
   const std::string endpoint = "ipc://" + folder->path() + "/rank0.sock";
-  const auto rank = LoneRank::start(endpoint, kBlockSize, present);
+  const auto rank = start(endpoint, present);
   if (!rank) return std::unexpected(rank.error());
   SystemClock clock;
   const auto transport = ZmqClientTransport::connect({endpoint}, clock);
@@ -118,6 +109,31 @@ Result<std::vector<LookupBenchRow>> bench_lookup(std::span<const int> blocks) {
     }
   }
   return rows;
+}
+
+}  // namespace
+
+std::vector<BlockHash> random_hashes(std::uint64_t seed, int count) {
+  SeededRandom random(seed);
+  std::vector<BlockHash> hashes;
+  for (int i = 0; i < count; ++i) {
+    Bytes bytes(BlockHash::kMaxSize);
+    for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(random.next());
+    hashes.emplace_back(bytes);
+  }
+  return hashes;
+}
+
+Result<std::vector<LookupBenchRow>> bench_lookup(std::span<const int> blocks) {
+  return run(blocks, [](const std::string& endpoint, std::span<const BlockHash> present) {
+    return LoneRank::start(endpoint, kBlockSize, present);
+  });
+}
+
+Result<std::vector<LookupBenchRow>> bench_lookup(std::span<const int> blocks, KvStore& store) {
+  return run(blocks, [&store](const std::string& endpoint, std::span<const BlockHash> present) {
+    return LoneRank::start(endpoint, kBlockSize, present, store);
+  });
 }
 
 }  // namespace newmoon

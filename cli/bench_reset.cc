@@ -37,17 +37,21 @@ BlockHash numbered_hash(std::uint64_t number) {
   return BlockHash(bytes);
 }
 
-// One engine on a toy model, its store, and a second client for the lookups.
+// One engine on a toy model, and a second client for the lookups.
 class Bench {
  public:
-  explicit Bench(std::uint64_t keys)
-      : keys_(keys), store_({.budget_bytes = keys * kBytesAKey + kSpareBytes}, clock_, frees_) {}
+  explicit Bench(KvStore& store) : store_(store) {}
 
   Status start();
-  Status fill(const ScopeId& scope, std::uint64_t count);
-  Result<ResetBenchRow> run();
+  Result<ResetBenchRow> run(std::uint64_t keys);
+  // Fills the current scope, then times resets, the first of which leaves it.
+  Result<std::vector<double>> round(std::uint64_t keys, int resets);
 
  private:
+  Status fill_current(std::uint64_t keys) {
+    return fill_scope(store_, *stack_->core().fence().scope_id(), keys);
+  }
+  Result<std::vector<double>> time_resets(int resets);
   Result<double> time_reset();
   Result<double> time_lookup();
   // The p99 of lookups; stops early when `until` says so.
@@ -55,11 +59,9 @@ class Bench {
   Result<double> lookup_p99(Until until);
   bool freeing() { return store_.stats()->bytes_to_free > 0; }
 
-  const std::uint64_t keys_;
+  KvStore& store_;
   SystemClock clock_;
   SystemRandom random_;
-  ThreadExecutor frees_{"nm-frees"};
-  MemoryStore store_;
   std::unique_ptr<KvArena> arena_;
   std::unique_ptr<TestModelRunner> runner_;
   std::unique_ptr<EngineStack> stack_;
@@ -90,25 +92,7 @@ Status Bench::start() {
   transport_ = std::move(*transport);
   client_ = std::make_unique<LookupKeyClient>(*transport_, clock_, LookupKeyClient::Options{});
   live_scope_.bytes.fill(0x5a);
-  return fill(live_scope_, kLookupBlocks);
-}
-
-Status Bench::fill(const ScopeId& scope, std::uint64_t count) {
-  constexpr std::uint64_t kBatch = 1024;
-  const std::array<std::uint8_t, kValueBytes> value{};
-  const std::array<ConstFragment, 1> payload = {ConstFragment(value)};
-  std::vector<PutItem> items;
-  for (std::uint64_t first = 0; first < count; first += kBatch) {
-    items.clear();
-    for (std::uint64_t i = first; i < std::min(count, first + kBatch); ++i) {
-      const Key key{scope, {}, numbered_hash(i)};
-      items.push_back({key, make_header(key, {}, kValueBytes), payload, false});
-    }
-    for (const Status& status : store_.put(items)) {
-      if (!status) return status;
-    }
-  }
-  return {};
+  return fill_scope(store_, live_scope_, kLookupBlocks);
 }
 
 Result<double> Bench::time_reset() {
@@ -154,31 +138,41 @@ Result<double> Bench::lookup_p99(Until until) {
   return percentile(samples, 0.99);
 }
 
-Result<ResetBenchRow> Bench::run() {
-  ResetBenchRow row{.keys = keys_};
-  // A round: all keys in the current scope, then resets, the first of which leaves it.
-  const int rounds = keys_ > 1'000'000 ? 1 : 10;
+Result<std::vector<double>> Bench::time_resets(int resets) {
   std::vector<double> acks;
-  for (int round = 0; round < rounds; ++round) {
-    const Status filled = fill(*stack_->core().fence().scope_id(), keys_);
-    if (!filled) return std::unexpected(filled.error());
+  for (int i = 0; i < resets; ++i) {
+    const Result<double> us = time_reset();
+    if (!us) return std::unexpected(us.error());
+    acks.push_back(*us);
+  }
+  return acks;
+}
+
+Result<std::vector<double>> Bench::round(std::uint64_t keys, int resets) {
+  if (const Status filled = fill_current(keys); !filled) return std::unexpected(filled.error());
+  return time_resets(resets);
+}
+
+Result<ResetBenchRow> Bench::run(std::uint64_t keys) {
+  ResetBenchRow row{.keys = keys};
+  const int rounds = keys > 1'000'000 ? 1 : 10;
+  std::vector<double> acks;
+  for (int i = 0; i < rounds; ++i) {
+    if (const Status filled = fill_current(keys); !filled) return std::unexpected(filled.error());
     row.resident_gib = std::max(row.resident_gib, resident_gib());
-    if (round == 0) {
+    if (i == 0) {
       const Result<double> idle = lookup_p99([] { return false; });
       if (!idle) return std::unexpected(idle.error());
       row.lookup_p99_idle_us = *idle;
     }
-    for (int i = 0; i < kResets / rounds; ++i) {
-      const Result<double> us = time_reset();
-      if (!us) return std::unexpected(us.error());
-      acks.push_back(*us);
-      if (i == 0) row.reset_ack_first_us_max = std::max(row.reset_ack_first_us_max, *us);
-    }
-    if (round + 1 < rounds) continue;
-    const Result<double> busy = lookup_p99([this] { return !freeing(); });
-    if (!busy) return std::unexpected(busy.error());
-    row.lookup_p99_during_free_ratio = *busy / row.lookup_p99_idle_us;
+    const Result<std::vector<double>> times = time_resets(kResets / rounds);
+    if (!times) return std::unexpected(times.error());
+    acks.insert(acks.end(), times->begin(), times->end());
+    row.reset_ack_first_us_max = std::max(row.reset_ack_first_us_max, times->front());
   }
+  const Result<double> busy = lookup_p99([this] { return !freeing(); });
+  if (!busy) return std::unexpected(busy.error());
+  row.lookup_p99_during_free_ratio = *busy / row.lookup_p99_idle_us;
   row.reset_ack_p50_us = percentile(acks, 0.5);
   row.reset_ack_p99_us = percentile(acks, 0.99);
   row.samples = static_cast<int>(acks.size());
@@ -187,12 +181,39 @@ Result<ResetBenchRow> Bench::run() {
 
 }  // namespace
 
+Status fill_scope(KvStore& store, const ScopeId& scope, std::uint64_t count) {
+  constexpr std::uint64_t kBatch = 1024;
+  const std::array<std::uint8_t, kValueBytes> value{};
+  const std::array<ConstFragment, 1> payload = {ConstFragment(value)};
+  std::vector<PutItem> items;
+  for (std::uint64_t first = 0; first < count; first += kBatch) {
+    items.clear();
+    for (std::uint64_t i = first; i < std::min(count, first + kBatch); ++i) {
+      const Key key{scope, {}, numbered_hash(i)};
+      items.push_back({key, make_header(key, {}, kValueBytes), payload, false});
+    }
+    for (const Status& status : store.put(items)) {
+      if (!status) return status;
+    }
+  }
+  return {};
+}
+
+Result<std::vector<double>> time_resets(KvStore& store, std::uint64_t keys, int resets) {
+  Bench bench(store);
+  if (const Status started = bench.start(); !started) return std::unexpected(started.error());
+  return bench.round(keys, resets);
+}
+
 Result<std::vector<ResetBenchRow>> bench_reset(std::span<const std::uint64_t> keys) {
   std::vector<ResetBenchRow> rows;
   for (const std::uint64_t count : keys) {
-    Bench bench(count);
+    SystemClock clock;
+    ThreadExecutor frees("nm-frees");
+    MemoryStore store({.budget_bytes = count * kBytesAKey + kSpareBytes}, clock, frees);
+    Bench bench(store);
     if (const Status started = bench.start(); !started) return std::unexpected(started.error());
-    Result<ResetBenchRow> row = bench.run();
+    Result<ResetBenchRow> row = bench.run(count);
     if (!row) return std::unexpected(row.error());
     rows.push_back(*row);
   }

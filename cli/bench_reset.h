@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "store/kv_store.h"
 
 namespace newmoon {
 
@@ -22,7 +23,14 @@ struct ResetBenchRow {
   int samples = 0;          // resets
 };
 
-// 64-byte values in a unique scope, which each first reset of a round leaves.
+// 64-byte values in a unique scope of a memory store, which each first reset of a round
+// leaves.
 Result<std::vector<ResetBenchRow>> bench_reset(std::span<const std::uint64_t> keys);
+
+// One round of it on another store: microseconds of each reset's ack, the first of which
+// leaves `keys` values.
+Result<std::vector<double>> time_resets(KvStore& store, std::uint64_t keys, int resets);
+// Puts `count` values of 64 bytes into a scope.
+Status fill_scope(KvStore& store, const ScopeId& scope, std::uint64_t count);
 
 }  // namespace newmoon

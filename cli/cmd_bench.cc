@@ -7,6 +7,7 @@
 
 #include "cli/bench_hash.h"
 #include "cli/bench_lookup.h"
+#include "cli/bench_mooncake.h"
 #include "cli/bench_reset.h"
 #include "cli/bench_store.h"
 #include "cli/commands.h"
@@ -47,10 +48,14 @@ struct BenchOptions {
   std::vector<std::uint64_t> keys = {1000, 100'000, 10'000'000};
   std::vector<int> blocks = {64, 1024, 8192};
   std::string model = default_model_files().base;
+  std::string store = "mooncake";
+  std::vector<std::uint64_t> mooncake_keys = {1000, 10'000, 100'000};
 };
 
 // Upstream's client and server on its store, ms (docs/verification.md says how seen).
 constexpr double kUpstreamLookup8192Ms = 31.65;
+constexpr std::size_t kMooncakeValueBytes[] = {64 << 10, 360 << 10, 2 << 20};
+constexpr std::size_t kMooncakeBatches[] = {8, 64};
 constexpr double kUpstreamHashMs[] = {2.86, 5.29};  // sha256, sha256_cbor; 32,768 tokens
 
 Result<BenchResult> run_reset(const BenchOptions& options) {
@@ -125,6 +130,81 @@ Result<BenchResult> run_hash(const BenchOptions&) {
     result.targets.push_back(at_most(row.algo + " / bare SHA-256", 1.5, row.ratio));
     const double upstream_ms = kUpstreamHashMs[row.algo == "sha256_cbor" ? 1 : 0];
     result.targets.push_back(at_most(row.algo + ", ms (upstream's)", upstream_ms, row.ms));
+  }
+  return result;
+}
+
+Status add_transfers(MooncakeBench& bench, BenchResult& result) {
+  const auto rows = bench.transfers(kMooncakeValueBytes, kMooncakeBatches);
+  if (!rows) return std::unexpected(rows.error());
+  for (const MooncakeTransferRow& row : *rows) {
+    result.rows.push_back({{"case", row.op},
+                           {"bytes", row.bytes},
+                           {"batch", row.batch},
+                           {"gb_per_s", row.gb_per_s},
+                           {"wheel_gb_per_s", row.wheel_gb_per_s},
+                           {"ratio", row.ratio}});
+    if (row.bytes < 360 * 1024) continue;
+    const std::string name =
+        row.op + " " + std::to_string(row.batch) + " x " + std::to_string(row.bytes) + " bytes";
+    result.targets.push_back(at_least(name + " / wheel", 0.95, row.ratio));
+  }
+  return {};
+}
+
+Status add_lookups(MooncakeBench& bench, const std::vector<int>& blocks, BenchResult& result) {
+  const auto trips = bench.round_trips(blocks);
+  if (!trips) return std::unexpected(trips.error());
+  const auto rows = bench.lookups(blocks);
+  if (!rows) return std::unexpected(rows.error());
+  for (const MooncakeLookupRow& row : *rows) {
+    result.rows.push_back({{"case", "lookup_" + row.case_name},
+                           {"blocks", row.blocks},
+                           {"us", row.us},
+                           {"bare_us", row.bare_us},
+                           {"ratio", row.ratio}});
+    const std::string name = "lookup " + std::to_string(row.blocks) + " blocks, " + row.case_name;
+    if (row.blocks >= 1024) result.targets.push_back(at_most(name + " / bare", 1.15, row.ratio));
+  }
+  for (const LookupBenchRow& row : *trips) {
+    result.rows.push_back({{"case", "round_trip_" + row.case_name},
+                           {"blocks", row.blocks},
+                           {"p50_us", row.p50_us},
+                           {"p99_us", row.p99_us}});
+    if (row.blocks != 8192) continue;
+    result.targets.push_back(at_least("times upstream's round trip at 8192, " + row.case_name, 1,
+                                      kUpstreamLookup8192Ms * 1000 / row.p50_us));
+  }
+  return {};
+}
+
+Status add_resets(MooncakeBench& bench, const std::vector<std::uint64_t>& keys,
+                  BenchResult& result) {
+  const auto rows = bench.resets(keys);
+  if (!rows) return std::unexpected(rows.error());
+  double smallest = rows->front().reset_ack_p50_us;
+  double largest = smallest;
+  for (const MooncakeResetRow& row : *rows) {
+    result.rows.push_back({{"case", "reset"},
+                           {"keys", row.keys},
+                           {"reset_ack_p50_us", row.reset_ack_p50_us},
+                           {"reset_ack_first_us", row.reset_ack_first_us},
+                           {"remove_all_us", row.remove_all_us}});
+    smallest = std::min(smallest, row.reset_ack_p50_us);
+    largest = std::max(largest, row.reset_ack_p50_us);
+  }
+  result.targets.push_back(at_most("largest / smallest reset ack p50", 2, largest / smallest));
+  return {};
+}
+
+Result<BenchResult> run_mooncake(const BenchOptions& options) {
+  const auto bench = MooncakeBench::open(options.store);
+  if (!bench) return std::unexpected(bench.error());
+  BenchResult result;
+  for (const Status& added :
+       {add_transfers(**bench, result), add_lookups(**bench, options.blocks, result),
+        add_resets(**bench, options.mooncake_keys, result)}) {
+    if (!added) return std::unexpected(added.error());
   }
   return result;
 }
@@ -207,6 +287,17 @@ void add_bench_command(CLI::App& app, int& exit_code) {
       ->delimiter(',')
       ->check(CLI::Range(1, 1'000'000));
   add_bench(*bench, "store", "Memory store beside memcpy", run_store, options, exit_code);
+  CLI::App* mooncake = add_bench(*bench, "mooncake", "Our layer beside Mooncake's own calls",
+                                 run_mooncake, options, exit_code);
+  mooncake->add_option("--store", options->store,
+                       "mooncake (with a master of its own) or mooncake://HOST:PORT, a store to "
+                       "be emptied");
+  mooncake->add_option("--blocks", options->blocks, "blocks asked for")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1'000'000));
+  mooncake->add_option("--keys", options->mooncake_keys, "keys stored at a reset")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1'000'000));
   add_bench(*bench, "hash", "Block hashes beside the bare hash", run_hash, options, exit_code);
 #ifdef NEWMOON_LLAMA
   add_bench(*bench, "model", "The runner beside llama.cpp alone", run_model, options, exit_code)

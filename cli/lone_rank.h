@@ -1,5 +1,5 @@
-// One rank's end of the lookup/admin channel over a memory store, with no engine and
-// no KV: for `newmoon lookup-server` and `newmoon bench lookup`.
+// One rank's end of the lookup/admin channel over a store, with no engine and no KV: for `newmoon
+// lookup-server` and `newmoon bench lookup`.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +25,10 @@ class LoneRank {
   // and kBusy if the store did not take every hash.
   static Result<std::unique_ptr<LoneRank>> start(const std::string& endpoint, int block_size,
                                                  std::span<const BlockHash> present);
+  // The same over a store of the caller's, which must outlive this.
+  static Result<std::unique_ptr<LoneRank>> start(const std::string& endpoint, int block_size,
+                                                 std::span<const BlockHash> present,
+                                                 KvStore& store);
 
  private:
   // A rank that has no blocks to save or load.
@@ -34,13 +38,18 @@ class LoneRank {
     std::uint64_t block_bytes() const override { return 0; }
   };
 
-  LoneRank(int block_size, std::size_t blocks);
+  // `store` nullptr: a memory store for `blocks`.
+  LoneRank(int block_size, std::size_t blocks, KvStore* store);
+  static Result<std::unique_ptr<LoneRank>> serve(std::unique_ptr<LoneRank> rank,
+                                                 const std::string& endpoint,
+                                                 std::span<const BlockHash> present);
   Status preload(std::span<const BlockHash> present);
 
   // Destroyed last to first: the socket, then the threads, then what they call.
   SystemClock clock_;
   NoBlocks memory_;
-  std::unique_ptr<MemoryStore> store_;
+  std::unique_ptr<MemoryStore> own_store_;
+  KvStore* store_;
   std::unique_ptr<StoreWorker> worker_;
   std::unique_ptr<LookupKeyServer> server_;
   ThreadExecutor free_{"nm-free"};

@@ -1,0 +1,288 @@
+#include "cli/bench_mooncake.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "cli/bench_reset.h"
+#include "cli/statistics.h"
+#include "store/mooncake/config.h"
+#include "store/mooncake/key_texts.h"
+#include "store/mooncake/plugin_loader.h"
+
+namespace newmoon {
+namespace {
+
+constexpr int kRuns = 5;
+constexpr std::uint64_t kLentBytes = std::uint64_t{2} << 30;
+constexpr std::uint64_t kBufferBytes = std::uint64_t{512} << 20;
+constexpr std::size_t kRunBytes = std::size_t{512} << 20;  // what a side moves a run
+constexpr int kLookupSamples = 100;
+constexpr int kResets = 200;
+// Nothing is to fail by its deadline while it is measured.
+constexpr Duration kPatience = std::chrono::seconds(60);
+
+BlockHash numbered_hash(std::uint64_t number) {
+  std::array<std::uint8_t, 32> bytes{};
+  store_be(bytes.data(), number * 0x9e3779b97f4a7c15ULL);  // spread as a digest is
+  return BlockHash(bytes);
+}
+
+ScopeId numbered_scope(std::uint8_t number) {
+  ScopeId scope;
+  scope.bytes.fill(number);
+  return scope;
+}
+
+Status check_codes(const char* what, const Status& status, std::span<const std::int64_t> codes) {
+  if (!status) return status;
+  for (const std::int64_t code : codes) {
+    if (code < 0) return fail(Code::kInternal, std::string(what) + ": " + std::to_string(code));
+  }
+  return {};
+}
+
+// Both sides of one size and batch. The same bytes of the caller's for both; the wheel is
+// told of them, our layer's own copies are what it is told of.
+class TransferBench {
+ public:
+  TransferBench(MooncakeStore& store, MooncakeClient& client, SystemClock& clock, Bytes& memory,
+                std::size_t value_bytes, std::size_t batch)
+      : store_(store),
+        client_(client),
+        clock_(clock),
+        memory_(memory),
+        bytes_(value_bytes),
+        batch_(batch),
+        calls_(std::max<std::size_t>(1, kRunBytes / (value_bytes * batch))) {}
+
+  Result<std::array<MooncakeTransferRow, 2>> run() {
+    std::array<std::vector<double>, 4> gb;    // put ours, put wheel, get ours, get wheel
+    for (int run = -1; run < kRuns; ++run) {  // the first one touches the store's memory
+      for (const bool ours : {run % 2 == 0, run % 2 != 0}) {
+        const Result<double> put = time([&](std::size_t call) { return this->put(ours, call); });
+        if (!put) return std::unexpected(put.error());
+        const Result<double> get = time([&](std::size_t call) { return this->get(ours, call); });
+        if (!get) return std::unexpected(get.error());
+        if (const Status gone = remove(ours); !gone) return std::unexpected(gone.error());
+        if (run < 0) continue;
+        gb[ours ? 0 : 1].push_back(*put);
+        gb[ours ? 2 : 3].push_back(*get);
+      }
+    }
+    return std::array{row("put", median(gb[0]), median(gb[1])),
+                      row("get", median(gb[2]), median(gb[3]))};
+  }
+
+ private:
+  MooncakeTransferRow row(std::string op, double ours, double wheels) const {
+    return {bytes_, batch_, std::move(op), ours, wheels, ours / wheels};
+  }
+
+  template <class Call>
+  Result<double> time(const Call& call) {
+    const Time start = clock_.now();
+    for (std::size_t i = 0; i < calls_; ++i) {
+      if (const Status done = call(i); !done) return std::unexpected(done.error());
+    }
+    const auto taken = static_cast<double>((clock_.now() - start).count());
+    return static_cast<double>(calls_ * batch_ * bytes_) / taken;
+  }
+
+  MutableByteView value(std::size_t i) const { return {memory_.data() + i * bytes_, bytes_}; }
+  Key key(bool ours, std::size_t call, std::size_t i) const {
+    return {numbered_scope(ours ? 1 : 2), {}, numbered_hash(call * batch_ + i)};
+  }
+  KeyTexts texts(bool ours, std::size_t call) const {
+    KeyTexts texts(batch_);
+    for (std::size_t i = 0; i < batch_; ++i) texts.add(key(ours, call, i));
+    return texts;
+  }
+
+  Status put(bool ours, std::size_t call) {
+    if (!ours) return wheel(&MooncakeClient::batch_put_from, "put", call);
+    std::vector<ConstFragment> payloads;
+    std::vector<PutItem> items;
+    for (std::size_t i = 0; i < batch_; ++i) payloads.emplace_back(value(i));
+    for (std::size_t i = 0; i < batch_; ++i) {
+      const Key key = this->key(true, call, i);
+      items.push_back({key, make_header(key, {}, bytes_), std::span(&payloads[i], 1)});
+    }
+    for (const Status& status : store_.put(items)) {
+      if (!status) return status;
+    }
+    return {};
+  }
+
+  Status get(bool ours, std::size_t call) {
+    if (!ours) return wheel(&MooncakeClient::batch_get_into, "get", call);
+    std::vector<Fragment> payloads;
+    std::vector<GetItem> items;
+    for (std::size_t i = 0; i < batch_; ++i) payloads.emplace_back(value(i));
+    for (std::size_t i = 0; i < batch_; ++i) {
+      items.push_back({key(true, call, i), std::span(&payloads[i], 1)});
+    }
+    for (const Result<GetValue>& got : store_.get(items)) {
+      if (!got) return std::unexpected(got.error());
+      if (got->payload_checksum != got->header.checksum) {
+        return fail(Code::kInternal, "get: wrong bytes");
+      }
+    }
+    return {};
+  }
+
+  template <class Method>
+  Status wheel(Method method, const char* what, std::size_t call) {
+    const KeyTexts keys = texts(false, call);
+    std::vector<MooncakeBuffer> buffers;
+    for (std::size_t i = 0; i < batch_; ++i) buffers.push_back({value(i).data(), bytes_});
+    std::vector<std::int64_t> codes(batch_);
+    const Status done = (client_.*method)(keys.views(), buffers, codes);
+    return check_codes(what, done, codes);
+  }
+
+  Status remove(bool ours) {
+    for (std::size_t call = 0; call < calls_; ++call) {
+      const KeyTexts keys = texts(ours, call);
+      std::vector<std::int64_t> codes(batch_);
+      const Status done = client_.batch_remove(keys.views(), codes);
+      if (const Status removed = check_codes("remove", done, codes); !removed) return removed;
+    }
+    return {};
+  }
+
+  MooncakeStore& store_;
+  MooncakeClient& client_;
+  SystemClock& clock_;
+  Bytes& memory_;
+  const std::size_t bytes_;
+  const std::size_t batch_;
+  const std::size_t calls_;
+};
+
+template <class Work>
+Result<double> time_us(Clock& clock, const Work& work) {
+  const Time start = clock.now();
+  const Status done = work();
+  if (!done) return std::unexpected(done.error());
+  return to_us(clock.now() - start);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<MooncakeBench>> MooncakeBench::open(const std::string& url) {
+  std::unique_ptr<MooncakeBench> bench(new MooncakeBench());
+  std::string address = url;
+  if (url == "mooncake") {
+    Result<MooncakeMaster> master = MooncakeMaster::start(bench->clock_);
+    if (!master) return std::unexpected(master.error());
+    bench->master_ = std::make_unique<MooncakeMaster>(std::move(*master));
+    address = bench->master_->url();
+  }
+  Result<MooncakeConfig> config = load_mooncake_config(address);
+  if (!config) return std::unexpected(config.error());
+  config->global_segment_bytes = kLentBytes;
+  config->local_buffer_bytes = kBufferBytes;
+  MooncakeClient** const client = &bench->client_;
+  auto store = MooncakeStore::open_with(
+      [client] {
+        auto made = load_mooncake_client();
+        if (made) *client = made->get();
+        return made;
+      },
+      *config, bench->clock_, {.timeout = kPatience});
+  if (!store) return std::unexpected(store.error());
+  bench->store_ = std::move(*store);
+  return bench;
+}
+
+Result<std::vector<MooncakeTransferRow>> MooncakeBench::transfers(
+    std::span<const std::size_t> value_bytes, std::span<const std::size_t> batches) {
+  Bytes memory(std::ranges::max(value_bytes) * std::ranges::max(batches), 1);
+  const Result<std::int64_t> taken = client_->register_buffer({memory.data(), memory.size()});
+  if (!taken) return std::unexpected(taken.error());
+  std::vector<MooncakeTransferRow> rows;
+  for (const std::size_t bytes : value_bytes) {
+    for (const std::size_t batch : batches) {
+      const auto both = TransferBench(*store_, *client_, clock_, memory, bytes, batch).run();
+      if (!both) return std::unexpected(both.error());
+      rows.insert(rows.end(), both->begin(), both->end());
+    }
+  }
+  return rows;
+}
+
+Result<MooncakeLookupRow> MooncakeBench::lookup(std::string case_name,
+                                                std::span<const BlockHash> blocks,
+                                                std::size_t expected_hits) {
+  KeyTexts keys(blocks.size());
+  for (const BlockHash& block : blocks) keys.add(ScopeId(), Shard(), block);
+  std::vector<std::int64_t> codes(blocks.size());
+  const Shard shard;
+  std::vector<double> ours;
+  std::vector<double> bare;
+  for (int i = 0; i < kLookupSamples; ++i) {
+    const Result<double> seen = time_us(clock_, [&]() -> Status {
+      const Result<std::size_t> hits = store_->hit_prefix({}, std::span(&shard, 1), blocks);
+      if (!hits) return std::unexpected(hits.error());
+      if (*hits != expected_hits) return fail(Code::kInternal, "a lookup was answered wrongly");
+      return {};
+    });
+    if (!seen) return std::unexpected(seen.error());
+    const Result<double> limit = time_us(clock_, [&] {
+      return check_codes("lookup", client_->batch_is_exist(keys.views(), codes), codes);
+    });
+    if (!limit) return std::unexpected(limit.error());
+    ours.push_back(*seen);
+    bare.push_back(*limit);
+  }
+  const double us = median(ours);
+  const double bare_us = median(bare);
+  return MooncakeLookupRow{static_cast<int>(blocks.size()), std::move(case_name), us, bare_us,
+                           us / bare_us};
+}
+
+// After round_trips(), which leaves the blocks in the store.
+Result<std::vector<MooncakeLookupRow>> MooncakeBench::lookups(std::span<const int> blocks) {
+  const int most = std::ranges::max(blocks);
+  const std::vector<BlockHash> present = random_hashes(1, most);
+  const std::vector<BlockHash> absent = random_hashes(2, most);
+  std::vector<MooncakeLookupRow> rows;
+  for (const int count : blocks) {
+    const auto size = static_cast<std::size_t>(count);
+    for (auto row : {lookup("all_hits", std::span(present).first(size), size),
+                     lookup("all_misses", std::span(absent).first(size), 0)}) {
+      if (!row) return std::unexpected(row.error());
+      rows.push_back(std::move(*row));
+    }
+  }
+  return rows;
+}
+
+Result<double> MooncakeBench::time_remove_all(std::uint64_t keys) {
+  // Resets have left purges behind; what they remove is not to be counted here.
+  const Result<std::uint64_t> emptied = store_->remove_all();
+  if (!emptied) return std::unexpected(emptied.error());
+  const Status filled = fill_scope(*store_, numbered_scope(3), keys);
+  if (!filled) return std::unexpected(filled.error());
+  return time_us(clock_, [this, keys]() -> Status {
+    const Result<std::int64_t> removed = client_->remove_all();
+    if (!removed) return std::unexpected(removed.error());
+    if (*removed >= static_cast<std::int64_t>(keys)) return {};
+    return fail(Code::kInternal, "remove_all: " + std::to_string(*removed));
+  });
+}
+
+Result<std::vector<MooncakeResetRow>> MooncakeBench::resets(std::span<const std::uint64_t> keys) {
+  std::vector<MooncakeResetRow> rows;
+  for (const std::uint64_t count : keys) {
+    const Result<std::vector<double>> acks = time_resets(*store_, count, kResets);
+    if (!acks) return std::unexpected(acks.error());
+    const Result<double> remove_all_us = time_remove_all(count);
+    if (!remove_all_us) return std::unexpected(remove_all_us.error());
+    rows.push_back({count, median(*acks), acks->front(), *remove_all_us});
+  }
+  return rows;
+}
+
+}  // namespace newmoon
