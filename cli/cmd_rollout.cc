@@ -50,6 +50,10 @@ void add_rollout_command(CLI::App& app, int& exit_code) {
   command->add_option("--mode", options->mode, "numerics: exact or fast")
       ->check(CLI::IsMember({"exact", "fast"}));
   command->add_option("--faults", options->faults, "faults to inject; see docs/verification.md");
+  command
+      ->add_option("--update", options->update,
+                   "the engines together, or rolling: one after the other under load")
+      ->check(CLI::IsMember({"together", "rolling"}));
   command->add_option("--engines", options->engines, "engine processes");
   command->add_option("--ranks", options->ranks, "store workers an engine");
   command->add_option("--cycles", options->cycles, "weight versions to go through");
