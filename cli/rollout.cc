@@ -176,15 +176,17 @@ Status check(const RolloutOptions& options) {
   if (options.update == "rolling" && options.engines < 2) {
     return fail(Code::kBadRequest, "--update rolling needs --engines of 2 or more");
   }
-  if (options.store == "memory" && options.store_bytes == 0) {
+  const bool own_store = options.store == "memory" || options.store == "mooncake";
+  if (own_store && options.store_bytes == 0) {
     return fail(Code::kBadRequest,
-                "--store-bytes 0: the memory store needs a budget; for no external tier use "
+                "--store-bytes 0: the store needs a budget; for no external tier use "
                 "--store none");
   }
-  if (options.store == "memory" || options.store == "none") return {};
+  if (own_store || options.store == "none" || options.store.starts_with("mooncake://")) return {};
   if (const Result<std::string> path = parse_ipc_endpoint(options.store); !path) {
     return fail(path.error().code,
-                "--store '" + options.store + "': use memory, ipc://PATH or none");
+                "--store '" + options.store +
+                    "': use memory, mooncake, ipc://PATH, mooncake://HOST:PORT or none");
   }
   return {};
 }

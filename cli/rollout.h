@@ -23,7 +23,7 @@ namespace newmoon {
 
 struct RolloutOptions {
   ModelFiles files;
-  std::string store = "memory";  // "memory": a store server is started for the run
+  std::string store = "memory";  // memory, mooncake: its server is started for the run
   std::uint64_t store_bytes = std::uint64_t{2} << 30;
   std::string mode = "exact";  // numerics of the runner: exact | fast
   std::string faults;          // store/faulty_store.h and transport rules; "" = none

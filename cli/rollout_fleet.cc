@@ -12,8 +12,13 @@ constexpr Duration kStartTimeout = std::chrono::seconds(60);
 }  // namespace
 
 Status Fleet::start_store(const RolloutOptions& options) {
+  if (options.store == "memory") return start_store_server(options);
+  if (options.store == "mooncake") return start_mooncake(options);
   store_url_ = options.store;
-  if (options.store != "memory") return {};
+  return {};
+}
+
+Status Fleet::start_store_server(const RolloutOptions& options) {
   Result<TempFolder> folder = TempFolder::create();
   if (!folder) return std::unexpected(folder.error());
   folder_.emplace(std::move(*folder));
@@ -27,6 +32,17 @@ Status Fleet::start_store(const RolloutOptions& options) {
   store_server_ = std::make_unique<ChildProcess>(std::move(*server));
   const Result<Json> ready = store_server_->receive(kStartTimeout);
   return ready ? Status{} : std::unexpected(ready.error());
+}
+
+// The engines lend the memory, an equal share each.
+Status Fleet::start_mooncake(const RolloutOptions& options) {
+  clock_ = std::make_unique<SystemClock>();
+  Result<MooncakeMaster> master = MooncakeMaster::start(*clock_);
+  if (!master) return std::unexpected(master.error());
+  master_ = std::make_unique<MooncakeMaster>(std::move(*master));
+  const std::uint64_t share = options.store_bytes / static_cast<std::uint64_t>(options.engines);
+  store_url_ = master_->url() + "&global_segment_size=" + std::to_string(share);
+  return {};
 }
 
 Result<Fleet> Fleet::start(const RolloutOptions& options) {
@@ -53,6 +69,7 @@ Result<Fleet> Fleet::start(const RolloutOptions& options) {
 Fleet::~Fleet() {
   engines_.clear();
   store_server_.reset();
+  master_.reset();
 }
 
 Status Fleet::send_all(const Json& request) {

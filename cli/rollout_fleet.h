@@ -12,11 +12,12 @@
 #include "base/temp_folder.h"
 #include "cli/child_process.h"
 #include "cli/rollout.h"
+#include "store/mooncake/master_process.h"
 
 namespace newmoon {
 
-// Owns the engine processes and, for --store memory, the store server. An engine is
-// used by one thread at a time; different engines may be used by different threads.
+// Owns the engine processes and, for --store memory or mooncake, the store's server. An
+// engine is used by one thread at a time; different engines may be used by different threads.
 class Fleet {
  public:
   // All are up and ready. `options` may go.
@@ -35,10 +36,14 @@ class Fleet {
  private:
   Fleet() = default;
   Status start_store(const RolloutOptions& options);
+  Status start_store_server(const RolloutOptions& options);
+  Status start_mooncake(const RolloutOptions& options);
 
-  std::optional<TempFolder> folder_;  // of the store's socket
   std::string store_url_;
+  std::optional<TempFolder> folder_;  // of the store server's socket
   std::unique_ptr<ChildProcess> store_server_;
+  std::unique_ptr<SystemClock> clock_;  // of the master
+  std::unique_ptr<MooncakeMaster> master_;
   std::vector<ChildProcess> engines_;
 };
 
