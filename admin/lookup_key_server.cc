@@ -48,11 +48,20 @@ LookupServerStats LookupKeyServer::stats() const {
   return {.requests = requests_,
           .bad_requests = bad_requests_,
           .foreign_requests = foreign_requests_,
-          .busy_lookups = busy_lookups_};
+          .busy_lookups = busy_lookups_,
+          .failed_requests = thrown_.count()};
 }
 
 void LookupKeyServer::handle(const Frames& message, ReplyFn reply) {
   ++requests_;
+  const Status handled = contain([&] { decode_and_dispatch(message, reply); });
+  if (handled) return;
+  thrown_.add(handled.error());
+  // Whoever owes the reply gives it once; should it have been given, this is nothing.
+  (void)contain([&] { reply(encode_error(peek_request_id(message), handled.error())); });
+}
+
+void LookupKeyServer::decode_and_dispatch(const Frames& message, ReplyFn reply) {
   Result<Request> request = decode_request(message, options_.limits);
   if (!request) {
     refuse(message, request.error(), reply);
@@ -105,9 +114,10 @@ void LookupKeyServer::queue_lookup(Request request, ReplyFn reply) {
   Executor& lane = count > options_.quick_lookup_blocks_max ? bulk_ : quick_;
   const auto shared = std::make_shared<const Request>(std::move(request));
   lane.post([this, shared, count, reply = std::move(reply)] {
-    Frames answer = lookup(*shared);
+    const Result<Frames> answer = contain([&]() -> Result<Frames> { return lookup(*shared); });
     queued_hashes_ -= count;
-    reply(std::move(answer));
+    if (!answer) thrown_.add(answer.error());
+    reply(answer ? *answer : encode_failed_lookup(*shared, answer.error()));
   });
 }
 

@@ -11,6 +11,7 @@
 
 #include "admin/lookup_backend.h"
 #include "admin/protocol.h"
+#include "base/contain.h"
 #include "base/executor.h"
 #include "base/transport.h"
 
@@ -20,7 +21,8 @@ struct LookupServerStats {
   std::uint64_t requests = 0;
   std::uint64_t bad_requests = 0;
   std::uint64_t foreign_requests = 0;
-  std::uint64_t busy_lookups = 0;  // refused since too many were queued
+  std::uint64_t busy_lookups = 0;     // refused since too many were queued
+  std::uint64_t failed_requests = 0;  // something was thrown, such as memory that ran out
 };
 
 class LookupKeyServer {
@@ -44,6 +46,7 @@ class LookupKeyServer {
   LookupServerStats stats() const;
 
  private:
+  void decode_and_dispatch(const Frames& message, ReplyFn reply);
   void dispatch(Request request, ReplyFn reply);
   void queue_lookup(Request request, ReplyFn reply);
   Frames lookup(const Request& request);
@@ -58,6 +61,7 @@ class LookupKeyServer {
   std::atomic<std::uint64_t> foreign_requests_{0};
   std::atomic<std::uint64_t> busy_lookups_{0};
   std::atomic<std::size_t> queued_hashes_{0};
+  ErrorCounter thrown_{"lookup-server"};
 };
 
 }  // namespace newmoon

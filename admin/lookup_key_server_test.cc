@@ -127,6 +127,24 @@ TEST_F(LookupKeyServerTest, AnswersTheVllmDialectByteForByte) {
   EXPECT_EQ(rank.stats().foreign_requests, 8U);
 }
 
+// On both threads: the socket's, where a fence runs, and the lane's of a lookup.
+TEST_F(LookupKeyServerTest, AnswersThoughTheBackendHasNoMemory) {
+  TestRank rank(endpoint_);
+  rank.hold(2);
+  const auto transport = connect({endpoint_});
+  LookupKeyClient client(*transport, clock_, {.lookup_timeout = 10s, .foreign = {}});
+  rank.backend.out_of_memory = true;
+  const Result<std::uint32_t> busy = await(client, *transport, "a", lookup_of(2));
+  ASSERT_FALSE(busy);
+  EXPECT_EQ(busy.error().code, Code::kBusy);
+  RawZmqSocket req(ZMQ_REQ, endpoint_);
+  EXPECT_EQ(req.ask({*from_hex("7265736574")}), (Frames{{0}}));
+  EXPECT_EQ(rank.stats().failed_requests, 2u);
+  rank.backend.out_of_memory = false;
+  EXPECT_EQ(await(client, *transport, "b", lookup_of(2)), 32u);
+  EXPECT_EQ(req.ask({*from_hex("7265736574")}), (Frames{{1}}));
+}
+
 TEST_F(LookupKeyServerTest, AnswersTheSeedDialectByteForByte) {
   TestRank rank(endpoint_);
   rank.hold(3);

@@ -37,7 +37,7 @@ void ThreadExecutor::run(const std::string& name) {
       task = std::move(tasks_.front());
       tasks_.pop_front();
     }
-    task();
+    if (const Status ran = contain(task); !ran) thrown_.add(ran.error());
   }
 }
 

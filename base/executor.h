@@ -9,6 +9,7 @@
 #include <string>
 #include <thread>
 
+#include "base/contain.h"
 #include "base/thread_annotations.h"
 
 namespace newmoon {
@@ -21,7 +22,8 @@ class Executor {
   virtual void post(std::function<void()> task) = 0;
 };
 
-// One thread of its own. The destructor runs what is queued, then joins.
+// One thread of its own. The destructor runs what is queued, then joins. Should a task
+// throw all the same, that is logged and the next one runs.
 class ThreadExecutor final : public Executor {
  public:
   // `name` shows in debuggers and `top -H` (15 characters at most).
@@ -35,6 +37,7 @@ class ThreadExecutor final : public Executor {
  private:
   void run(const std::string& name);
 
+  ErrorCounter thrown_{"executor"};
   Mutex mutex_;
   std::condition_variable_any changed_;
   std::deque<std::function<void()>> tasks_ NM_GUARDED_BY(mutex_);

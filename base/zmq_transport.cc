@@ -8,13 +8,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <bit>
 #include <cerrno>
 #include <cstdint>
-#include <exception>
 #include <span>
 #include <utility>
 
+#include "base/contain.h"
 #include "base/ipc_path.h"
 #include "base/log.h"
 #include "base/thread_annotations.h"
@@ -112,11 +111,12 @@ SocketPtr make_socket(void* context, int type, const ZmqLimits& limits) {
 }
 
 struct Incoming {
-  Frames frames;  // of an oversized message only the first ones, within the limits
-  bool oversized = false;
+  Frames frames;                   // of a refused message only the first ones
+  std::optional<Error> refused{};  // beyond the limits, or there was no memory for it
 };
 
-// libzmq hands over whole messages only: once the first frame is there, all are.
+// libzmq hands over whole messages only: once the first frame is there, all are. They are
+// all received, whatever becomes of them: what is left would be taken for the next message.
 std::optional<Incoming> receive_message(void* socket, const ZmqLimits& limits) {
   Incoming incoming;
   std::size_t bytes = 0;
@@ -124,11 +124,15 @@ std::optional<Incoming> receive_message(void* socket, const ZmqLimits& limits) {
     Message part;
     if (!part.receive(socket)) return std::nullopt;
     more = part.more();
+    if (incoming.refused) continue;
     bytes += part.bytes().size();
-    incoming.oversized = incoming.oversized || bytes > limits.message_bytes_max ||
-                         incoming.frames.size() >= limits.frames_max;
-    if (incoming.oversized) continue;
-    incoming.frames.emplace_back(part.bytes().begin(), part.bytes().end());
+    if (bytes > limits.message_bytes_max || incoming.frames.size() >= limits.frames_max) {
+      incoming.refused = {Code::kBadRequest, "a message beyond the limits of size or frames"};
+      continue;
+    }
+    const Status kept =
+        contain([&] { incoming.frames.emplace_back(part.bytes().begin(), part.bytes().end()); });
+    if (!kept) incoming.refused = kept.error();
   }
   return incoming;
 }
@@ -212,7 +216,9 @@ class OwedAnswer {
  public:
   OwedAnswer(std::shared_ptr<Outbox> outbox, Frames envelope)
       : outbox_(std::move(outbox)), envelope_(std::move(envelope)) {}
-  ~OwedAnswer() { answer({{kRefusal}}); }
+  ~OwedAnswer() {
+    (void)contain([this] { answer({{kRefusal}}); });
+  }
   OwedAnswer(const OwedAnswer&) = delete;
   OwedAnswer& operator=(const OwedAnswer&) = delete;
 
@@ -237,7 +243,7 @@ struct ZmqServer::Impl {
   MessageHandler handler;
   ZmqLimits limits;
   std::shared_ptr<Outbox> outbox = std::make_shared<Outbox>();
-  std::uint64_t oversized_messages = 0;  // of the server's thread
+  ErrorCounter refused{"zmq"};
 
   void run() {
     pthread_setname_np(pthread_self(), "nm-zmq-server");
@@ -246,8 +252,11 @@ struct ZmqServer::Impl {
                                 {nullptr, outbox->wake_fd(), ZMQ_POLLIN, 0}};
       if (zmq_poll(items, 2, -1) < 0) continue;  // EINTR
       if (items[1].revents != 0) outbox->clear_wake();
-      send_answers();
-      if (items[0].revents != 0) receive_some();
+      const Status served = contain([&] {
+        send_answers();
+        if (items[0].revents != 0) receive_some();
+      });
+      if (!served) refused.add(served.error());
     }
   }
 
@@ -274,20 +283,11 @@ struct ZmqServer::Impl {
     Frames envelope(std::make_move_iterator(frames.begin()), std::make_move_iterator(body));
     frames.erase(frames.begin(), body);
     auto owed = std::make_shared<OwedAnswer>(outbox, std::move(envelope));
-    if (incoming.oversized) {
-      // Every doubling only: a peer that sends nothing else must not fill the disk.
-      if (std::has_single_bit(++oversized_messages)) {
-        log(LogLevel::kWarning, "zmq",
-            "refused a message beyond the limits of size or frames (" +
-                std::to_string(oversized_messages) + " so far)");
-      }
-      return;  // ~OwedAnswer answers
-    }
-    try {
+    if (incoming.refused) return refused.add(*incoming.refused);  // ~OwedAnswer answers
+    const Status handled = contain([&] {
       handler(std::move(frames), [owed](Frames answer) { owed->answer(std::move(answer)); });
-    } catch (const std::exception& error) {
-      log(LogLevel::kError, "zmq", std::string("message handler threw: ") + error.what());
-    }
+    });
+    if (!handled) refused.add(handled.error());
   }
 };
 
@@ -331,6 +331,7 @@ struct ZmqClientTransport::Impl {
   ContextPtr context;
   std::vector<SocketPtr> sockets;  // null: could not be opened
   std::size_t next_peer = 0;       // whose turn receive() begins with
+  ErrorCounter refused{"zmq"};
 
   void open(std::size_t peer) {
     sockets[peer].reset();
@@ -347,9 +348,8 @@ struct ZmqClientTransport::Impl {
     while (sockets[peer]) {
       std::optional<Incoming> incoming = receive_message(sockets[peer].get(), limits);
       if (!incoming) break;
-      if (incoming->oversized) {
-        log(LogLevel::kWarning, "zmq",
-            "dropped an answer beyond the limits from " + endpoints[peer]);
+      if (incoming->refused) {
+        refused.add(*incoming->refused);
         continue;
       }
       Frames& frames = incoming->frames;

@@ -15,6 +15,7 @@
 
 #include "base/executor.h"
 #include "base/ipc_path.h"
+#include "base/testing/out_of_memory.h"
 #include "base/testing/raw_zmq_socket.h"
 #include "base/testing/temp_dir.h"
 
@@ -101,6 +102,20 @@ TEST_F(ZmqTransportTest, AnswersForAHandlerThatThrowsOrDropsItsReply) {
   EXPECT_EQ(req.ask(frames_of({"throw"})), (Frames{{0}}));
   EXPECT_EQ(req.ask(frames_of({"drop"})), (Frames{{0}}));
   EXPECT_EQ(req.ask(frames_of({"echo"})), frames_of({"echo"}));
+}
+
+// Without the memory for its first frame, the rest of a message must not be taken for
+// the next one.
+TEST_F(ZmqTransportTest, RefusesAMessageThereIsNoMemoryForAndServesOn) {
+  const auto server = start(endpoint_);
+  RawZmqSocket req(ZMQ_REQ, endpoint_);
+  const Frames large = {Bytes(8 << 20), to_bytes("behind")};
+  {
+    const newmoon::testing::NoMemoryFrom from(4 << 20);
+    EXPECT_EQ(req.ask(large), (Frames{{0}}));
+    EXPECT_EQ(req.ask(frames_of({"small"})), frames_of({"small"}));
+  }
+  EXPECT_EQ(req.ask(large), large);
 }
 
 TEST_F(ZmqTransportTest, SendsOnlyTheFirstOfTwoAnswers) {

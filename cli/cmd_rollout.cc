@@ -44,12 +44,17 @@ void add_rollout_command(CLI::App& app, int& exit_code) {
   command->add_option("--adapter", options->files.adapter, "GGUF of the LoRA adapter");
   command->add_option("--problems", options->files.problems, "HumanEval as JSON lines");
   command->add_option("--store", options->store,
-                      "memory (a server for this run), ipc://PATH or none");
-  command->add_option("--store-bytes", options->store_bytes, "budget of --store memory")
+                      "memory or mooncake (a server or master for this run), ipc://PATH, "
+                      "mooncake://HOST:PORT or none");
+  command->add_option("--store-bytes", options->store_bytes, "budget of --store memory or mooncake")
       ->check(check_uint64);
   command->add_option("--mode", options->mode, "numerics: exact or fast")
       ->check(CLI::IsMember({"exact", "fast"}));
   command->add_option("--faults", options->faults, "faults to inject; see docs/verification.md");
+  command
+      ->add_option("--update", options->update,
+                   "the engines together, or rolling: one after the other under load")
+      ->check(CLI::IsMember({"together", "rolling"}));
   command->add_option("--engines", options->engines, "engine processes");
   command->add_option("--ranks", options->ranks, "store workers an engine");
   command->add_option("--cycles", options->cycles, "weight versions to go through");

@@ -9,6 +9,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/contain.h"
 #include "cli/child_process.h"
 #include "cli/demo_weights.h"
 #include "cli/fault_spec.h"
@@ -224,7 +225,8 @@ void EngineProcess::serve() {
     unread.append(buffer.data(), static_cast<std::size_t>(n));
     for (std::size_t end; (end = unread.find('\n')) != std::string::npos;
          unread.erase(0, end + 1)) {
-      const Result<Json> reply = handle(Json::parse(unread.substr(0, end), nullptr, false));
+      const Result<Json> reply =
+          contain([&] { return handle(Json::parse(unread.substr(0, end), nullptr, false)); });
       write_line(reply ? *reply : error_reply(reply.error()));
     }
   }

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <exception>
 #include <string>
 
 #include "base/log.h"
@@ -72,6 +73,9 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return usage_error(app, error);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "newmoon: %s; is there enough memory?\n", error.what());
+    return 2;
   }
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
     std::fprintf(stderr, "newmoon: cannot write the standard output\n");

@@ -3,6 +3,9 @@
 // token is compared with a cold engine's.
 //
 //   rollout.cc          the cycles: generate, pause -> update -> reset -> resume
+//   rollout_rolling.cc  the same, one engine after the other while the rest answer
+//   rollout_run.cc      what both forms share: requests, calls, books
+//   rollout_fleet.cc    the processes
 //   rollout_verdict.cc  cold engines, and what differs from them
 //   rollout_report.cc   the table, the verdict line, the JSON
 //   engine_process.cc   the other side of the pipe
@@ -20,11 +23,12 @@ namespace newmoon {
 
 struct RolloutOptions {
   ModelFiles files;
-  std::string store = "memory";  // "memory": a store server is started for the run
+  std::string store = "memory";  // memory, mooncake: its server is started for the run
   std::uint64_t store_bytes = std::uint64_t{2} << 30;
   std::string mode = "exact";  // numerics of the runner: exact | fast
   std::string faults;          // store/faulty_store.h and transport rules; "" = none
   std::string json_path;
+  std::string update = "together";  // together | rolling: one engine after the other
   int engines = 2;
   int ranks = 2;
   int cycles = 5;
@@ -53,12 +57,20 @@ struct CycleReport {
   std::uint64_t local_hit_tokens = 0;
   std::uint64_t external_hit_tokens = 0;
   std::uint64_t computed_tokens = 0;
-  std::uint64_t first_use_external_hit_tokens = 0;  // of each engine's first request
+  // Of each engine's first request with these weights: all of them, and the engine that had
+  // the weights first and second. The first can hit what an earlier cycle stored, the second
+  // what the first one did.
+  std::uint64_t first_use_external_hit_tokens = 0;
+  std::uint64_t first_engine_external_hit_tokens = 0;
+  std::uint64_t second_engine_external_hit_tokens = 0;
+  // Rolling: answered with the weights before while an engine already ran on these.
+  std::uint64_t two_identity_requests = 0;
   std::uint64_t output_tokens = 0;
-  double generate_seconds = 0;
+  double seconds = 0;   // the whole cycle, update included
   double pause_ms = 0;  // the longest of the engines
   double update_ms = 0;
   double reset_ms = 0;
+  double resume_ms = 0;
   nlohmann::json reset_steps_ms;  // of the slowest engine: step name -> ms
 };
 
@@ -68,12 +80,16 @@ struct RolloutReport {
   std::uint64_t compared_requests = 0;
   std::vector<std::string> differing_requests;
   bool verified = false;
+  bool rolling = false;
   bool hits_required = true;  // not with faults, which make loads and saves fail
 
   // Whether each cycle's engines found blocks of each other in the store, and the
-  // first requests of a cycle found those of an earlier cycle with the same weights.
+  // first request of a cycle found those of an earlier cycle with the same weights.
   bool external_hits_everywhere() const;
   bool return_hits() const;
+  // Whether, in each rolling update, two identities were live and the second engine to
+  // reach the new one found what the first had stored.
+  bool rolling_hits() const;
   bool pass() const;
 };
 

@@ -11,7 +11,11 @@ find_package(PkgConfig REQUIRED)
 pkg_check_modules(ZMQ REQUIRED IMPORTED_TARGET libzmq)     # base/zmq_transport.cc, store/zmq_socket.cc
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)  # hash/
 find_package(nlohmann_json 3.11 REQUIRED)  # cli/, sim/: --json files; store/mooncake/config.cc
-find_package(CLI11 REQUIRED)               # cli/: options
+if(NEWMOON_PYTHON)
+  find_package(pybind11 REQUIRED)  # python/bindings/
+else()
+  find_package(CLI11 REQUIRED)     # cli/: options
+endif()
 
 # msgpack: admin/. Header-only; without Boost.
 add_library(newmoon_msgpack INTERFACE)

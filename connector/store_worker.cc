@@ -7,12 +7,14 @@
 #include <string>
 #include <utility>
 
+#include "base/contain.h"
 #include "base/log.h"
 
 namespace newmoon {
 namespace {
 
 constexpr std::string_view kLog = "store_worker";
+constexpr std::string_view kTooManyDrains = "too many drains wait for transfers to end";
 
 // Nothing is wrong but this work: it is dropped, and dropping it is the remedy.
 bool is_drop(const Error& error) {
@@ -28,8 +30,10 @@ StoreWorker::StoreWorker(Options options, KvStore& store, BlockMemory& memory, E
       checksum_(options_.checksum || !store.reads_are_atomic()),
       store_(store),
       memory_(memory),
-      saves_(send, options_.send_jobs_max, [this](const SaveJob& job) { run_save(job); }),
-      loads_(receive, options_.receive_jobs_max, [this](const LoadJob& job) { run_load(job); }) {}
+      saves_(send, options_.send_jobs_max, options_.drains_max,
+             [this](const SaveJob& job) { run_save(job); }),
+      loads_(receive, options_.receive_jobs_max, options_.drains_max,
+             [this](const LoadJob& job) { run_load(job); }) {}
 
 // --- forward thread ---
 
@@ -115,14 +119,16 @@ void StoreWorker::reset(const ResetRequest& request, std::function<void(Result<R
           std::to_string(ack.dropped_loads) + " loads and " + std::to_string(ack.dropped_saves) +
           " saves");
   if (request.mode == ResetMode::kFence) return done(ResetAck{ack, 0, 0});
-  when_drained([this, ack, remove = request.remove, done = std::move(done)] {
+  const bool waits = when_drained([this, ack, remove = request.remove, done] {
     log_hop("drain: all saves and loads have ended");
-    done(remove ? remove_all(ack) : ResetAck{ack, 0, 0});
+    done(remove ? contain([&] { return remove_all(ack); }) : ResetAck{ack, 0, 0});
   });
+  if (!waits) done(fail(Code::kBusy, std::string(kTooManyDrains)));
 }
 
 void StoreWorker::drain(std::function<void(Result<FenceAck>)> done) {
-  when_drained([this, done = std::move(done)] { done(status()); });
+  if (when_drained([this, done] { done(status()); })) return;
+  done(fail(Code::kBusy, std::string(kTooManyDrains)));
 }
 
 FenceAck StoreWorker::status() {
@@ -132,7 +138,13 @@ FenceAck StoreWorker::status() {
 
 // --- saves ---
 
-void StoreWorker::run_save(const SaveJob& job) { report_save(job, put_blocks(job)); }
+// Whatever happens in it, a job is reported.
+void StoreWorker::run_save(const SaveJob& job) {
+  const Result<SaveOutcome> outcome =
+      contain([&]() -> Result<SaveOutcome> { return put_blocks(job); });
+  if (!outcome) count_failure(outcome.error());
+  report_save(job, outcome.value_or(SaveOutcome::kFailed));
+}
 
 SaveOutcome StoreWorker::put_blocks(const SaveJob& job) {
   const std::span<const BlockRef> blocks(job.blocks);
@@ -181,7 +193,10 @@ Status StoreWorker::put_batch(const SaveJob& job, std::span<const BlockRef> bloc
 // --- loads ---
 
 void StoreWorker::run_load(const LoadJob& job) {
-  std::size_t good_blocks = get_blocks(job);
+  const Result<std::size_t> loaded =
+      contain([&]() -> Result<std::size_t> { return get_blocks(job); });
+  if (!loaded) count_failure(loaded.error());
+  std::size_t good_blocks = loaded.value_or(0);
   // Rule FLOOR once more, after the bytes came: the request that waited for them may
   // be gone, or run on other weights.
   if (good_blocks > 0 && !admit(job.epoch)) good_blocks = 0;
@@ -342,13 +357,13 @@ void StoreWorker::log_hop(const std::string& what) const {
   log(LogLevel::kDebug, kLog, "rank " + std::to_string(options_.rank) + ": " + what);
 }
 
-void StoreWorker::when_drained(std::function<void()> done) {
+// False: too many wait already; `done` is not called.
+bool StoreWorker::when_drained(std::function<void()> done) {
   auto queues_left = std::make_shared<std::atomic<int>>(2);
   const auto reached = [queues_left, done = std::move(done)] {
     if (queues_left->fetch_sub(1) == 1) done();
   };
-  saves_.mark(reached);
-  loads_.mark(reached);
+  return saves_.mark(reached) && loads_.mark(reached);
 }
 
 Result<ResetAck> StoreWorker::remove_all(FenceAck fence) {

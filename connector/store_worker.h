@@ -45,6 +45,7 @@ class StoreWorker final : public LookupBackend {
     ScopeId foreign_scope;               // where lookups of foreign peers look
     std::size_t send_jobs_max = 256;     // queued; more are dropped and reported
     std::size_t receive_jobs_max = 256;  // queued; more are reported as failed
+    std::size_t drains_max = 64;         // that wait for jobs to end; more are answered kBusy
     std::size_t batch_blocks_max = 64;   // blocks a store call
     // Rule SELF. Ignored (checksums are on) unless the store's reads are atomic.
     bool checksum = true;
@@ -111,7 +112,7 @@ class StoreWorker final : public LookupBackend {
   std::uint64_t count(std::uint64_t StoreWorkerStats::* counter, std::uint64_t amount = 1);
   void count_failure(const Error& error);
   void log_hop(const std::string& what) const;
-  void when_drained(std::function<void()> done);
+  bool when_drained(std::function<void()> done);
   Result<ResetAck> remove_all(FenceAck fence);
 
   const Options options_;

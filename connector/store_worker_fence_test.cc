@@ -277,6 +277,32 @@ TEST_F(StoreWorkerFenceTest, DrainWaitsForBothQueuesAndDropsNothing) {
   EXPECT_THAT(worker_->get_finished().loads.at(0).failed_blocks, IsEmpty());
 }
 
+TEST_F(StoreWorkerFenceTest, DrainsAndResetsBehindAStuckTransferAreBounded) {
+  StoreWorker::Options options = default_options();
+  options.drains_max = 3;
+  make_worker(options);
+  worker_->wait_for_save(step_with(save_job(7, 1, {2})));
+  int answered = 0;
+  std::vector<Code> refused;
+  const auto note = [&](const auto& ack) {
+    ++answered;
+    if (!ack) refused.push_back(ack.error().code);
+  };
+  for (int i = 0; i < 100; ++i) {
+    worker_->drain([&](const Result<FenceAck>& ack) { note(ack); });
+    worker_->reset({.epoch = 2, .mode = ResetMode::kRemoveAll, .remove = true},
+                   [&](const Result<ResetAck>& ack) { note(ack); });
+  }
+  EXPECT_EQ(answered, 197);
+  EXPECT_THAT(refused, SizeIs(197));
+  EXPECT_THAT(refused, ::testing::Each(Code::kBusy));
+  EXPECT_EQ(worker_->status().floor, 2u);  // rule FIRST: fenced all the same
+  send_.run_all();
+  receive_.run_all();
+  EXPECT_EQ(answered, 200);
+  EXPECT_THAT(refused, SizeIs(197));
+}
+
 // On real threads: whatever the fences hit, every job is reported exactly once.
 TEST_F(StoreWorkerFenceTest, EveryJobIsReportedOnceUnderConcurrentFences) {
   constexpr std::uint64_t kSteps = 300;

@@ -207,6 +207,28 @@ TEST_F(StoreWorkerTest, CloseReportsWhatIsQueuedAndWhatComesLater) {
   EXPECT_FALSE(stored(2));
 }
 
+TEST_F(StoreWorkerTest, AJobWithoutMemoryFailsAndTheNextOneRuns) {
+  preload({1});
+  bool out_of_memory = true;
+  const auto run_out = [&] {
+    if (std::exchange(out_of_memory, false)) throw std::bad_alloc();
+  };
+  store_.before_put = run_out;
+  worker_->wait_for_save(step_with(save_job(7, 1, {2})));
+  worker_->wait_for_save(step_with(save_job(8, 1, {3})));
+  send_.run_all();
+  const WorkerReport saved = worker_->get_finished();
+  ASSERT_THAT(saved.saves, SizeIs(2));
+  EXPECT_EQ(saved.saves[0].outcome, SaveOutcome::kFailed);
+  EXPECT_EQ(saved.saves[1].outcome, SaveOutcome::kStored);
+
+  out_of_memory = true;
+  store_.before_get = run_out;
+  EXPECT_THAT(load(load_job(9, 1, {1})).loads.at(0).failed_blocks, ElementsAre(1));
+  EXPECT_THAT(load(load_job(10, 1, {1})).loads.at(0).failed_blocks, IsEmpty());
+  EXPECT_EQ(worker_->stats().store_errors, 2u);
+}
+
 TEST_F(StoreWorkerTest, ReportsItsRankAndWeightWrites) {
   StoreWorker::Options options = default_options();
   options.rank = 3;

@@ -1,5 +1,6 @@
 // TransferQueue: a bounded queue of jobs that run one after the other on an executor.
 // Queued jobs can be taken back; a mark tells when all that was queued before it ended.
+// Marks are bounded too: peers ask for them, and behind a job that is stuck they pile up.
 #pragma once
 
 #include <algorithm>
@@ -22,8 +23,9 @@ namespace newmoon {
 template <class Job>
 class TransferQueue {
  public:
-  TransferQueue(Executor& executor, std::size_t jobs_max, std::function<void(const Job&)> run)
-      : executor_(executor), jobs_max_(jobs_max), run_(std::move(run)) {}
+  TransferQueue(Executor& executor, std::size_t jobs_max, std::size_t marks_max,
+                std::function<void(const Job&)> run)
+      : executor_(executor), jobs_max_(jobs_max), marks_max_(marks_max), run_(std::move(run)) {}
 
   // Hands the job back if `jobs_max` are queued or the queue is closed.
   std::optional<Job> push(Job job) {
@@ -37,13 +39,16 @@ class TransferQueue {
     return std::nullopt;
   }
 
-  // `reached` once every job queued or running now has ended or was taken.
-  void mark(std::function<void()> reached) {
+  // `reached` once every job queued or running now has ended or was taken. False:
+  // `marks_max` are waiting, and this one is not among them.
+  bool mark(std::function<void()> reached) {
     {
       MutexLock lock(mutex_);
+      if (items_.size() - jobs_ >= marks_max_) return false;
       items_.emplace_back(std::move(reached));
     }
     pump();
+    return true;
   }
 
   // Takes back the queued jobs that `wanted` says; the running one is not among them.
@@ -113,6 +118,7 @@ class TransferQueue {
 
   Executor& executor_;
   const std::size_t jobs_max_;
+  const std::size_t marks_max_;
   const std::function<void(const Job&)> run_;
 
   Mutex mutex_;

@@ -16,7 +16,8 @@ class TransferQueueTest : public ::testing::Test {
  protected:
   ManualExecutor executor_;
   std::vector<std::string> log_;
-  TransferQueue<int> queue_{executor_, 3, [this](int job) { log_.push_back(std::to_string(job)); }};
+  TransferQueue<int> queue_{executor_, 3, 10,
+                            [this](int job) { log_.push_back(std::to_string(job)); }};
 
   std::function<void()> note(const std::string& what) {
     return [this, what] { log_.push_back(what); };
@@ -52,7 +53,7 @@ TEST_F(TransferQueueTest, TakesBackQueuedJobsAndLeavesNothingInTheExecutor) {
 
 TEST_F(TransferQueueTest, TheRunningJobIsNotTakenBack) {
   std::vector<int> taken;
-  TransferQueue<int> queue(executor_, 3,
+  TransferQueue<int> queue(executor_, 3, 10,
                            [&](int) { taken = queue.take_if([](int) { return true; }); });
   queue.push(1);
   queue.push(2);
@@ -78,8 +79,20 @@ TEST_F(TransferQueueTest, AMarkComesThoughJobsBeforeItWereTaken) {
 }
 
 TEST_F(TransferQueueTest, MarksDoNotFillTheQueue) {
-  for (int i = 0; i < 10; ++i) queue_.mark(note("mark"));
+  for (int i = 0; i < 10; ++i) EXPECT_TRUE(queue_.mark(note("mark")));
   for (int job : {1, 2, 3}) EXPECT_FALSE(queue_.push(job));
+}
+
+TEST_F(TransferQueueTest, MarksBehindAStuckJobAreBounded) {
+  queue_.push(1);
+  for (int i = 0; i < 10; ++i) EXPECT_TRUE(queue_.mark(note("mark")));
+  EXPECT_FALSE(queue_.mark(note("one too many")));
+  executor_.run_one();
+  executor_.run_one();
+  EXPECT_TRUE(queue_.mark(note("room again")));
+  executor_.run_all();
+  EXPECT_EQ(log_.size(), 12u);
+  EXPECT_EQ(log_.back(), "room again");
 }
 
 TEST_F(TransferQueueTest, CloseTakesBackAndRefusesJobsButServesMarks) {
@@ -94,7 +107,7 @@ TEST_F(TransferQueueTest, CloseTakesBackAndRefusesJobsButServesMarks) {
 TEST_F(TransferQueueTest, AJobMayPushAnother) {
   InlineExecutor inline_executor;
   std::vector<int> ran;
-  TransferQueue<int> queue(inline_executor, 3, [&](int job) {
+  TransferQueue<int> queue(inline_executor, 3, 10, [&](int job) {
     ran.push_back(job);
     if (job < 3) {
       EXPECT_FALSE(queue.push(job + 1));

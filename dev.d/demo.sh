@@ -1,11 +1,13 @@
 # help: the main job on a real model, compared with a cold engine; arguments go to newmoon rollout
+#
+# On Mooncake (--store mooncake: a master of its own; or a URL) the updates are rolling.
 main() {
-  local json=build/demo.json arguments=("$@") code=0 index
-  for index in "${!arguments[@]}"; do
-    [[ "${arguments[index]}" == --json ]] && json="${arguments[index + 1]:-}"
-    [[ "${arguments[index]}" == --json=* ]] && json="${arguments[index]#--json=}"
-  done
+  local json code=0 store update
   verb build
+  json="$(demo_option --json build/demo.json "$@")"
+  store="$(demo_option --store memory "$@")"
+  update="$(demo_option --update "" "$@")"
+  if [[ -z "$update" && "$store" == mooncake* ]]; then set -- --update rolling "$@"; fi
   rm -f "$json"
   build/release/newmoon rollout --json "$json" "$@" || code=$?
   ((code <= 1)) || exit "$code"
@@ -14,4 +16,17 @@ main() {
     json_fields "$json" verdict compared_requests differing_requests)
   [[ "$code $verdict" == "0 pass" ]] && pass=true
   gate_result demo "$pass" "\"compared_requests\": $compared, \"differing_requests\": $differing"
+}
+
+demo_option() {  # NAME DEFAULT ARGUMENT...
+  local name="$1" value="$2"
+  shift 2
+  while (($#)); do
+    case "$1" in
+      "$name") value="${2:-}" ;;
+      "$name="*) value="${1#*=}" ;;
+    esac
+    shift
+  done
+  printf '%s\n' "$value"
 }

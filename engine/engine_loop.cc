@@ -9,6 +9,15 @@ namespace {
 // While only lookups, loads or saves are awaited: between two looks at them.
 constexpr Duration kPollInterval = std::chrono::microseconds(200);
 
+void refuse(const RequestId& id, const EngineLoop::OutputFn& tell, const std::string& why) {
+  RequestOutput output;
+  output.id = id;
+  output.finished = true;
+  output.status = RequestStatus::kFinishedError;
+  output.error = why;
+  tell(std::move(output));
+}
+
 }  // namespace
 
 EngineLoop::EngineLoop(EngineCore& core, ModelExecutor& executor, Clock& clock)
@@ -38,22 +47,13 @@ bool EngineLoop::try_post(std::function<void(EngineCore&)> task) {
 void EngineLoop::post(std::function<void(EngineCore&)> task) { (void)try_post(std::move(task)); }
 
 void EngineLoop::add_request(RequestInput input, OutputFn on_output) {
-  const auto refuse = [](const RequestId& id, const OutputFn& tell, const std::string& why) {
-    RequestOutput output;
-    output.id = id;
-    output.finished = true;
-    output.status = RequestStatus::kFinishedError;
-    output.error = why;
-    tell(std::move(output));
-  };
   const RequestId id = input.id;
-  const bool posted =
-      try_post([this, input = std::move(input), on_output, refuse](EngineCore& core) {
-        const RequestId name = input.id;
-        const Status status = core.add_request(input);
-        if (!status) return refuse(name, on_output, to_string(status.error()));
-        callbacks_[name] = on_output;
-      });
+  const bool posted = try_post([this, input = std::move(input), on_output](EngineCore& core) {
+    const RequestId name = input.id;
+    const Status status = contain([&] { return core.add_request(input); });
+    if (!status) return refuse(name, on_output, to_string(status.error()));
+    callbacks_[name] = on_output;
+  });
   if (!posted) refuse(id, on_output, "unavailable: the engine has stopped");
 }
 
@@ -95,6 +95,24 @@ Result<CacheResetAnswer> EngineLoop::reset_prefix_cache(bool reset_running_reque
 // --- the thread ---
 
 void EngineLoop::run() {
+  if (const Status ran = contain([this] { run_until_stopped(); }); !ran) give_up(ran.error());
+}
+
+// A step threw half-way. What the core holds now is nobody's guess, so it is not stepped
+// again; what is waiting for it must hear so.
+void EngineLoop::give_up(const Error& why) {
+  thrown_.add(why);
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+  }
+  run_tasks();
+  for (const auto& [id, tell] : std::exchange(callbacks_, {})) {
+    (void)contain([&] { refuse(id, tell, "the engine has stopped: " + to_string(why)); });
+  }
+}
+
+void EngineLoop::run_until_stopped() {
   while (true) {
     run_tasks();
     {
@@ -121,7 +139,9 @@ void EngineLoop::run_tasks() {
     MutexLock lock(mutex_);
     tasks.swap(tasks_);
   }
-  for (const auto& task : tasks) task(core_);
+  for (const auto& task : tasks) {
+    if (const Status ran = contain([&] { task(core_); }); !ran) thrown_.add(ran.error());
+  }
 }
 
 // Steps in flight end in the executor, tasks come here; both are looked at often.
@@ -146,7 +166,9 @@ void EngineLoop::deliver(std::vector<RequestOutput> outputs) {
     if (found == callbacks_.end()) continue;
     const OutputFn callback = output.finished ? std::move(found->second) : found->second;
     if (output.finished) callbacks_.erase(found);
-    callback(std::move(output));
+    if (const Status told = contain([&] { callback(std::move(output)); }); !told) {
+      thrown_.add(told.error());
+    }
   }
 }
 

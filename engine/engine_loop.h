@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/contain.h"
 #include "base/thread_annotations.h"
 #include "engine/engine_core.h"
 
@@ -51,7 +52,8 @@ class EngineLoop {
                   timeout);
   }
 
-  // Ends the thread after the step under way; unfinished requests end as aborted.
+  // Ends the thread after the step under way; unfinished requests end as aborted. A step
+  // that throws, which nobody can finish, does the same, and they end as kFinishedError.
   void stop();
 
  private:
@@ -89,6 +91,8 @@ class EngineLoop {
 
   bool try_post(std::function<void(EngineCore&)> task);
   void run();
+  void run_until_stopped();
+  void give_up(const Error& why);
   void run_tasks();
   void wait_for_work();
   void deliver(std::vector<RequestOutput> outputs);
@@ -103,7 +107,8 @@ class EngineLoop {
   bool stopping_ NM_GUARDED_BY(mutex_) = false;
 
   std::unordered_map<RequestId, OutputFn> callbacks_;  // loop's thread
-  std::thread thread_;                                 // lint: allow thread, the loop is one
+  ErrorCounter thrown_{"engine_loop"};
+  std::thread thread_;  // lint: allow thread, the loop is one
 };
 
 }  // namespace newmoon

@@ -6,12 +6,14 @@
 #include <future>
 
 #include "engine/local_executor.h"
+#include "engine/testing/held_executor.h"
 #include "model/test_model_runner.h"
 
 namespace newmoon {
 namespace {
 
 using namespace std::chrono_literals;
+using newmoon::testing::HeldExecutor;
 
 class EngineLoopTest : public ::testing::Test {
  protected:
@@ -145,6 +147,41 @@ TEST_F(EngineLoopTest, StopAbortsWhatRunsAndRefusesTheRest) {
   EXPECT_EQ(running.get().last.status, RequestStatus::kFinishedAborted);
   EXPECT_EQ(generate(input("late", 1)).get().last.status, RequestStatus::kFinishedError);
   EXPECT_EQ(loop_->pause_generation(PauseMode::kKeep, false, 1s).error().code, Code::kUnavailable);
+}
+
+TEST_F(EngineLoopTest, AStepThatThrowsEndsTheEngineAndItsRequestsButNotTheProcess) {
+  loop_.reset();
+  HeldExecutor held(executor_);
+  held.out_of_memory = true;
+  EngineCore core({}, {.scheduler = {.info = runner_.info(),
+                                     .hasher = hasher_,
+                                     .fence = fence_,
+                                     .pool = pool_,
+                                     .connector = nullptr,
+                                     .clock = clock_,
+                                     .purge = {}},
+                       .executor = held});
+  ASSERT_TRUE(core.start());
+  loop_.emplace(core, held, clock_);
+  const Generation generation = generate(input("a", 4)).get();
+  EXPECT_EQ(generation.last.status, RequestStatus::kFinishedError);
+  EXPECT_NE(generation.last.error.find("out of memory"), std::string::npos);
+  EXPECT_EQ(generate(input("b", 4)).get().last.status, RequestStatus::kFinishedError);
+  const auto reset = loop_->reset_prefix_cache(true, true, 10s);
+  ASSERT_FALSE(reset);
+  EXPECT_EQ(reset.error().code, Code::kUnavailable);
+  loop_.reset();
+}
+
+TEST_F(EngineLoopTest, ACallbackOrATaskThatThrowsIsItsOwnLoss) {
+  std::promise<void> thrown;
+  loop_->add_request(input("a", 1), [&](RequestOutput output) {
+    if (output.finished) thrown.set_value();
+    throw std::runtime_error("planted");
+  });
+  thrown.get_future().wait();
+  loop_->post([](EngineCore&) { throw std::runtime_error("planted"); });
+  EXPECT_EQ(generate(input("b", 4)).get().tokens.size(), 4u);
 }
 
 }  // namespace

@@ -7,11 +7,7 @@
 #include <memory>
 #include <thread>
 
-#include "base/testing/temp_dir.h"
-#include "store/faulty_store.h"
-#include "store/ipc_server.h"
-#include "store/ipc_store.h"
-#include "store/memory_store.h"
+#include "store/testing/backends.h"
 #include "store/testing/blocks.h"
 
 namespace newmoon {
@@ -25,85 +21,11 @@ using ::testing::Field;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// What a backend needs to exist, and the backend. Destroyed in reverse order.
-struct StoreParts {
-  std::vector<std::shared_ptr<void>> parts;
-  KvStore* store = nullptr;
-
-  template <class T, class... Args>
-  T& add(Args&&... args) {
-    auto part = std::make_shared<T>(std::forward<Args>(args)...);
-    parts.push_back(part);
-    return *part;
-  }
-  StoreParts() = default;
-  StoreParts(StoreParts&&) = default;
-  ~StoreParts() {
-    while (!parts.empty()) parts.pop_back();
-  }
-};
-
-struct Backend {
-  const char* name;
-  std::function<StoreParts(std::uint64_t budget_bytes)> make;
-};
-
-StoreParts make_memory(std::uint64_t budget_bytes) {
-  StoreParts setup;
-  auto& clock = setup.add<SystemClock>();
-  auto& executor = setup.add<ThreadExecutor>("store-free");
-  const MemoryStoreOptions options{.budget_bytes = budget_bytes};
-  setup.store = &setup.add<MemoryStore>(options, clock, executor);
-  return setup;
-}
-
-// A wrapper with nothing to do, and one with a rule that never comes to it.
-StoreParts make_faulty(std::uint64_t budget_bytes) {
-  StoreParts setup = make_memory(budget_bytes);
-  auto& clock = setup.add<SystemClock>();
-  auto& random = setup.add<SeededRandom>(1);
-  std::vector<FaultRule> rules = *parse_fault_rules("put:rank=77:fail=busy,get:nth=99999:drop");
-  setup.store = &setup.add<FaultyStore>(*setup.store, std::move(rules), clock, random);
-  return setup;
-}
-
-// Server and client in one process, over a real socket.
-StoreParts make_ipc(std::uint64_t budget_bytes) {
-  StoreParts setup = make_memory(budget_bytes);
-  const auto& directory = setup.add<TempDir>();
-  auto server = StoreServer::start(directory.endpoint("store"), *setup.store);
-  EXPECT_TRUE(server) << server.error().message;
-  setup.parts.push_back(std::move(*server));
-  auto client = IpcStore::open(directory.endpoint("store"), setup.add<SystemClock>(),
-                               {.timeout = std::chrono::seconds(60)});
-  EXPECT_TRUE(client) << client.error().message;
-  setup.store = client->get();
-  setup.parts.push_back(std::move(*client));
-  return setup;
-}
-
-class StoreConformance : public ::testing::TestWithParam<Backend> {
- protected:
-  static constexpr std::uint64_t kBudget = 16 << 20;
-
-  // Again from nothing, with another budget.
-  void restart(std::uint64_t budget_bytes) {
-    setup_.reset();
-    setup_ = std::make_unique<StoreParts>(GetParam().make(budget_bytes));
-  }
-  KvStore& store() { return *setup_->store; }
-
- private:
-  std::unique_ptr<StoreParts> setup_ = std::make_unique<StoreParts>(GetParam().make(kBudget));
-};
-
 INSTANTIATE_TEST_SUITE_P(Backends, StoreConformance,
                          ::testing::Values(Backend{"memory", make_memory},
-                                           Backend{"faulty", make_faulty},
-                                           Backend{"ipc", make_ipc}),
-                         [](const auto& info) { return info.param.name; });
-
-Code code_of(const auto& result) { return result ? Code::kInternal : result.error().code; }
+                                           Backend{"faulty", make_faulty}, Backend{"ipc", make_ipc},
+                                           Backend{"mooncake", make_mooncake}),
+                         name_of_backend);
 
 // --- put and get ---------------------------------------------------------------
 
@@ -433,59 +355,6 @@ TEST_P(StoreConformance, HoldsAreNoValues) {
   EXPECT_EQ(store().stats()->blocks, 0u);
   EXPECT_EQ(store().remove_all().value(), 0u);
   EXPECT_EQ(code_of(store().hold_scope(scope_of(1), "", std::chrono::hours(1))), Code::kBadRequest);
-}
-
-// --- budget ------------------------------------------------------------------------
-
-TEST_P(StoreConformance, StaysWithinItsBudgetByGivingUpOldValues) {
-  restart(1 << 20);
-  for (std::uint64_t i = 0; i < 100; ++i) ASSERT_TRUE(put_one(store(), key_of(1, i), 50000));
-  const StoreStats stats = *store().stats();
-  EXPECT_LE(stats.bytes + stats.bytes_to_free, stats.budget_bytes);
-  EXPECT_EQ(stats.blocks + stats.evicted_blocks, 100u);
-  EXPECT_GE(stats.blocks, 10u);
-  EXPECT_TRUE(check_one(store(), key_of(1, 99), 50000));
-  EXPECT_EQ(code_of(check_one(store(), key_of(1, 0), 50000)), Code::kMiss);
-}
-
-TEST_P(StoreConformance, GivesUpWhatWasUsedLeastRecently) {
-  restart(1 << 20);
-  std::uint64_t filled = 0;
-  while (store().stats()->evicted_blocks == 0) {
-    ASSERT_TRUE(put_one(store(), key_of(1, filled++), 50000));
-  }
-  restart(1 << 20);
-  for (std::uint64_t i = 0; i + 1 < filled; ++i) {
-    ASSERT_TRUE(put_one(store(), key_of(1, i), 50000));
-  }
-  EXPECT_TRUE(check_one(store(), key_of(1, 0), 50000));  // used by get
-  EXPECT_TRUE(is_there(store(), key_of(1, 2)));          // used by hit_prefix
-  ASSERT_TRUE(put_one(store(), key_of(2, 1), 50000));
-  ASSERT_TRUE(put_one(store(), key_of(2, 2), 50000));
-  const TestBlock block(50000, 1);
-  EXPECT_EQ(code_of(check_one(store(), key_of(1, 1), 50000)), Code::kMiss);
-  EXPECT_EQ(code_of(check_one(store(), key_of(1, 3), 50000)), Code::kMiss);
-  EXPECT_TRUE(check_one(store(), key_of(1, 0), 50000));
-  EXPECT_TRUE(check_one(store(), key_of(1, 2), 50000));
-}
-
-TEST_P(StoreConformance, RemovedValuesAreNotEvictedToo) {
-  restart(1 << 20);
-  for (std::uint64_t i = 0; i < 32; ++i) ASSERT_TRUE(put_one(store(), key_of(1, i), 16 << 10));
-  for (const std::uint64_t i : {0, 1, 15, 16, 31}) ASSERT_TRUE(store().remove(key_of(1, i)));
-  EXPECT_EQ(store().stats()->blocks, 27u);
-  for (std::uint64_t i = 100; i < 300; ++i) ASSERT_TRUE(put_one(store(), key_of(2, i), 16 << 10));
-  const Result<StoreStats> stats = store().stats();
-  EXPECT_EQ(stats->blocks + stats->evicted_blocks, 227u);
-  EXPECT_TRUE(check_one(store(), key_of(2, 299), 16 << 10));
-}
-
-TEST_P(StoreConformance, AValueLargerThanTheBudgetIsRefusedAndNothingIsGivenUp) {
-  restart(1 << 20);
-  ASSERT_TRUE(put_one(store(), key_of(1, 1)));
-  const Status refused = put_one(store(), key_of(1, 2), 2 << 20);
-  EXPECT_FALSE(refused);
-  EXPECT_TRUE(check_one(store(), key_of(1, 1)));
 }
 
 // --- threads -----------------------------------------------------------------------

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/contain.h"
 #include "base/ipc_path.h"
 #include "base/log.h"
 #include "base/thread_annotations.h"
@@ -123,18 +124,27 @@ struct StoreServer::Impl {
   ReplyQueue replies;
   std::atomic<std::uint64_t> bad_requests{0};
   std::atomic<bool> stopping{false};
+  ErrorCounter thrown{"store server"};
   std::vector<std::thread> threads;
 
   void start(int workers) {
     for (int i = 0; i < workers; ++i) {
       threads.emplace_back([this] {
         pthread_setname_np(pthread_self(), "nm-store-copy");
-        while (std::optional<Request> request = requests.pop()) work(std::move(*request));
+        while (std::optional<Request> request = requests.pop()) {
+          if (const Status worked = contain([&] { work(std::move(*request)); }); !worked) {
+            thrown.add(worked.error());
+          }
+        }
       });
     }
     threads.emplace_back([this] {
       pthread_setname_np(pthread_self(), "nm-store-server");
-      while (!stopping) serve();
+      while (!stopping) {
+        if (const Status served = contain([this] { serve(); }); !served) {
+          thrown.add(served.error());
+        }
+      }
     });
   }
 
@@ -178,7 +188,11 @@ struct StoreServer::Impl {
   }
 
   void work(Request request) {
-    ZmqFrames answer = handler.answer(request.head, request.body);
+    Result<ZmqFrames> answered =
+        contain([&]() -> Result<ZmqFrames> { return handler.answer(request.head, request.body); });
+    if (!answered) thrown.add(answered.error());
+    ZmqFrames answer =
+        answered ? std::move(*answered) : ipc::Handler::refuse(request.head, answered.error());
     const Result<ipc::Head> head = ipc::decode_head(answer[0].bytes());
     if (head && head->flags == ipc::to_wire(fail(Code::kBadRequest, ""))) ++bad_requests;
     replies.push(with_envelope(std::move(request.envelope), std::move(answer)));

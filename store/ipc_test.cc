@@ -13,6 +13,7 @@
 
 #include "base/log.h"
 #include "base/random.h"
+#include "base/testing/failing_new.h"
 #include "base/testing/raw_zmq_socket.h"
 #include "base/testing/temp_dir.h"
 #include "store/faulty_store.h"
@@ -81,6 +82,23 @@ TEST_F(IpcTest, TheSocketIsForItsOwnerOnly) {
 TEST_F(IpcTest, AnEndpointThatIsNoPathIsRefused) {
   EXPECT_EQ(code_of(StoreServer::start("tcp://127.0.0.1:1", memory_)), Code::kBadRequest);
   EXPECT_EQ(code_of(IpcStore::open("tcp://127.0.0.1:1", clock_)), Code::kBadRequest);
+}
+
+// --- a server without memory --------------------------------------------------------------
+
+TEST_F(IpcTest, ARequestThereIsNoMemoryForIsBusyAndTheServerServesOn) {
+  const auto server = serve();
+  const auto store = open();
+  const TestBlock block(1, 7);
+  std::vector<PutItem> items;
+  for (std::uint64_t i = 0; i < 1000; ++i) items.push_back(put_item(key_of(1, i), block));
+  {
+    // Only the server makes anything as large of them: a list of a thousand PutItems.
+    const newmoon::testing::NoMemoryFrom from(items.size() * sizeof(PutItem));
+    for (const Status& status : store->put(items)) ASSERT_EQ(code_of(status), Code::kBusy);
+    EXPECT_TRUE(store->ping());
+  }
+  for (const Status& status : store->put(items)) ASSERT_TRUE(status);
 }
 
 // --- a server that is dead, comes back, or is slow ----------------------------------------

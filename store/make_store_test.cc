@@ -52,7 +52,8 @@ TEST_F(MakeStore, AnUnknownUrlIsRefusedWithTheKnownOnes) {
     ASSERT_FALSE(store) << url;
     EXPECT_EQ(store.error().code, Code::kBadRequest) << url;
   }
-  EXPECT_THAT(make("redis://x", 1).error().message, HasSubstr("memory, ipc://PATH, mooncake://HOST:PORT or none"));
+  EXPECT_THAT(make("redis://x", 1).error().message,
+              HasSubstr("memory, ipc://PATH, mooncake://HOST:PORT or none"));
 }
 
 }  // namespace

@@ -8,6 +8,8 @@
 #include <new>
 #include <utility>
 
+#include "base/contain.h"
+
 namespace newmoon {
 
 // --- frames ----------------------------------------------------------------------
@@ -163,11 +165,8 @@ std::optional<ZmqSocket::Received> ZmqSocket::receive() {
     } while (size < 0 && errno == EINTR);
     if (size < 0) return std::nullopt;
     more = zmq_msg_more(&frame.message()->zmq) != 0;
-    if (received.frames.size() < limits_.frames_max) {
-      received.frames.push_back(std::move(frame));
-    } else {
-      received.cut = true;
-    }
+    received.cut = received.cut || received.frames.size() >= limits_.frames_max ||
+                   !contain([&] { received.frames.push_back(std::move(frame)); });
   }
   return received;
 }

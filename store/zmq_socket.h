@@ -82,7 +82,7 @@ class ZmqSocket {
 
   struct Received {
     ZmqFrames frames;
-    bool cut = false;  // there were more than frames_max
+    bool cut = false;  // there were more than frames_max, or there was no memory for them
   };
   // The next whole message, if there is one; never blocks.
   std::optional<Received> receive();

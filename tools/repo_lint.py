@@ -14,8 +14,9 @@ import sys
 from typing import NamedTuple
 
 # Bottom first. A layer may include itself and those before it, but for these exceptions.
-LAYERS = ["base", "hash", "store", "admin", "connector", "model", "engine", "sim", "cli"]
-MAY_NOT_INCLUDE = {"model": {"store", "admin", "connector"}}
+LAYERS = ["base", "hash", "store", "admin", "connector", "model", "engine", "sim", "cli", "python"]
+MAY_NOT_INCLUDE = {"model": {"store", "admin", "connector"},
+                   "python": {"model", "engine", "sim", "cli"}}
 PRODUCTION = [layer for layer in LAYERS if layer not in ("sim", "cli")]
 CXX = (".h", ".cc")
 CODE = CXX + (".py", ".sh", ".cmake")
@@ -41,6 +42,7 @@ LIBRARY_HOMES = [
     (r"(llama|ggml|gguf).*\.h", {"model"}),
     (r"nlohmann/.*", {"store", "sim", "cli"}),
     (r"CLI/.*", {"cli"}),
+    (r"pybind11/.*", {"python"}),
 ]
 
 # Written in parts, so that this file passes its own check.

@@ -2,9 +2,11 @@
 // `held_blocks` blocks waits until release_held_lookup().
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <latch>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <set>
 #include <string>
@@ -18,6 +20,7 @@ class FakeBackend final : public LookupBackend {
  public:
   Result<std::size_t> lookup(const LookupRequest& request) override {
     if (held_blocks != 0 && request.block_hashes.size() == held_blocks) held_.wait();
+    if (out_of_memory) throw std::bad_alloc();
     std::lock_guard lock(mutex_);
     lookups.push_back(request);
     if (lookup_error) return std::unexpected(*lookup_error);
@@ -28,6 +31,7 @@ class FakeBackend final : public LookupBackend {
     return hit;
   }
   FenceAck fence(Epoch epoch) override {
+    if (out_of_memory) throw std::bad_alloc();
     std::lock_guard lock(mutex_);
     ack.floor = std::max(ack.floor, epoch);
     return ack;
@@ -52,6 +56,7 @@ class FakeBackend final : public LookupBackend {
   // Set before use, read after the server stopped.
   std::set<std::string> present;  // hex
   std::size_t held_blocks = 0;
+  std::atomic<bool> out_of_memory = false;
   std::optional<Error> lookup_error;
   std::optional<Error> reset_error;
   FenceAck ack;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <deque>
+#include <new>
 #include <utility>
 
 #include "engine/local_executor.h"
@@ -13,7 +14,8 @@ class HeldExecutor final : public ModelExecutor {
  public:
   explicit HeldExecutor(LocalExecutor& inner) : inner_(inner) {}
 
-  bool held = false;  // else steps run at once
+  bool held = false;           // else steps run at once
+  bool out_of_memory = false;  // submit() throws
   int in_flight_max = 1;
   std::optional<WeightsReport> report;  // what weights_report() says instead of the truth
 
@@ -31,6 +33,7 @@ class HeldExecutor final : public ModelExecutor {
   std::size_t rank_count() const override { return inner_.rank_count(); }
   int steps_in_flight_max() const override { return in_flight_max; }
   void submit(SchedulerOutput output) override {
+    if (out_of_memory) throw std::bad_alloc();
     steps_.push_back(std::move(output));
     if (!held) run_one();
   }

@@ -113,8 +113,20 @@ Status MooncakeStore::hold_scope(const ScopeId& scope, const std::string& holder
   return remove_key(before, deadline);
 }
 
+// Keys that are no values but ours; 0 where there are too many keys for them to matter.
+Result<std::uint64_t> MooncakeStore::count_records(Time deadline) {
+  const Result<MasterHttp::Figures> figures = http_.figures(deadline);
+  if (!figures) return std::unexpected(figures.error());
+  if (figures->keys > kCountedKeysMax) return 0;
+  const Result<std::vector<std::string>> keys = http_.keys(deadline);
+  if (!keys) return std::unexpected(keys.error());
+  return static_cast<std::uint64_t>(std::ranges::count_if(*keys, is_record_key));
+}
+
 Result<std::uint64_t> MooncakeStore::remove_all() {
   const Time deadline = this->deadline();
+  const Result<std::uint64_t> records = count_records(deadline);
+  if (!records) return std::unexpected(records.error());
   std::uint64_t removed = 0;
   while (true) {
     const Result<std::int64_t> count =
@@ -123,7 +135,7 @@ Result<std::uint64_t> MooncakeStore::remove_all() {
     removed += static_cast<std::uint64_t>(*count);
     const Result<MasterHttp::Figures> figures = http_.figures(deadline);
     if (!figures) return std::unexpected(figures.error());
-    if (figures->keys == 0) return removed;
+    if (figures->keys == 0) return removed - std::min(removed, *records);
     if (clock_.now() + kCountPause >= deadline) {
       return fail(Code::kBusy, "mooncake remove_all: " + std::to_string(figures->keys) +
                                    " keys are left, being written or newly put");
@@ -174,9 +186,11 @@ Result<StoreStats> MooncakeStore::stats() {
   if (!scan) return std::unexpected(scan.error());
   stats.blocks = stats.bytes = 0;
   for (const auto& [scope, record] : scan->scopes) {
+    const bool hidden = gate_->is_hidden(scope);
     for (const auto& [shard, usage] : record.shards) {
-      stats.blocks += usage.values;
-      stats.bytes += usage.values * usage.value_bytes;
+      const std::uint64_t bytes = usage.values * usage.value_bytes;
+      stats.blocks += hidden ? 0 : usage.values;
+      (hidden ? stats.bytes_to_free : stats.bytes) += bytes;
     }
   }
   return stats;

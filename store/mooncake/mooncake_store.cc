@@ -84,6 +84,7 @@ MooncakeStore::MooncakeStore(const MooncakeConfig& config, Clock& clock,
     : clock_(clock),
       options_(options),
       master_(config.master_server_address),
+      staging_bytes_(std::min(config.local_buffer_bytes, options.staging_bytes_max)),
       http_(config.metrics_address(), clock),
       gate_(std::make_shared<ScopeGate>(
           ScopeGate::Options{.recheck_delays = options.recheck_delays}, clock)),
@@ -92,21 +93,23 @@ MooncakeStore::MooncakeStore(const MooncakeConfig& config, Clock& clock,
 
 Status MooncakeStore::join(const MakeClient& make_client, const MooncakeConfig& config) {
   const Time deadline = clock_.now() + options_.start_timeout;
-  Result<std::shared_ptr<StagingArena>> arena = StagingArena::make(options_.staging_bytes, clock_);
+  Result<std::shared_ptr<StagingArena>> arena = StagingArena::make(staging_bytes_, clock_);
   if (!arena) return std::unexpected(arena.error());
   struct Joining {
     std::shared_ptr<MooncakeClient> client;
     Status status;
   };
   auto joining = std::make_shared<Joining>();
-  const auto call = calls_.start([joining, make_client, config, arena = *arena] {
+  MooncakeConfig for_wheel = config;
+  for_wheel.local_buffer_bytes = 0;
+  const auto call = calls_.start([joining, make_client, for_wheel, arena = *arena] {
     Result<std::unique_ptr<MooncakeClient>> client = make_client();
     if (!client) {
       joining->status = std::unexpected(client.error());
       return;
     }
     joining->client = std::move(*client);
-    joining->status = to_status("setup", joining->client->setup(config));
+    joining->status = to_status("setup", joining->client->setup(for_wheel));
     if (!joining->status) return;
     joining->status = to_status("register_buffer",
                                 joining->client->register_buffer({arena->data(), arena->bytes()}));
@@ -170,11 +173,11 @@ Positions MooncakeStore::admit(std::span<const PutItem> items,
   for (std::size_t i = 0; i < items.size(); ++i) {
     value_bytes[i] = sizeof(ValueHeader) + items[i].header.payload_bytes;
     statuses[i] = check_put(items[i]);
-    if (statuses[i] && value_bytes[i] > options_.staging_bytes) {
-      statuses[i] = fail(Code::kBadRequest, "put of " + items[i].key.to_string() + ": " +
-                                                std::to_string(value_bytes[i]) +
-                                                " bytes are more than the staging memory's " +
-                                                std::to_string(options_.staging_bytes));
+    if (statuses[i] && value_bytes[i] > staging_bytes_) {
+      statuses[i] =
+          fail(Code::kBadRequest,
+               "put of " + items[i].key.to_string() + ": " + std::to_string(value_bytes[i]) +
+                   " bytes are more than the staging memory's " + std::to_string(staging_bytes_));
     }
     if (statuses[i]) positions.push_back(i);
   }

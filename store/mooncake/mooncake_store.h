@@ -38,8 +38,10 @@ struct MooncakeOptions {
   Duration timeout = std::chrono::seconds(1);        // of a call
   Duration start_timeout = std::chrono::seconds(5);  // of open()
   Duration stop_timeout = std::chrono::seconds(5);   // of the destructor
-  std::uint64_t staging_bytes = 128 << 20;           // also the most a value may have
-  std::size_t workers = 4;                           // calls into the wheel at a time
+  // Staging memory, also the most a value may have: the configuration's local_buffer_size,
+  // but no more than this. The wheel gets no buffer of its own, since it would not be used.
+  std::uint64_t staging_bytes_max = 256 << 20;
+  std::size_t workers = 4;  // calls into the wheel at a time
   // When a purged scope is purged once more: a little after the master's
   // put_start_discard_timeout_sec and put_start_release_timeout_sec.
   std::vector<Duration> recheck_delays = {std::chrono::seconds(40), std::chrono::seconds(630)};
@@ -110,6 +112,7 @@ class MooncakeStore final : public KvStore {
   Result<std::shared_ptr<Transfer>> stage(Positions positions, std::span<const PutItem> items,
                                           std::span<const std::uint64_t> value_bytes,
                                           std::vector<Status>& statuses, Time deadline);
+  Result<std::uint64_t> count_records(Time deadline);
   Result<Scan> scan(Time deadline);
   Status measure(Scan& scan, Time deadline);
   std::string description_of(const ScopeId& scope, Time deadline);
@@ -120,6 +123,7 @@ class MooncakeStore final : public KvStore {
   Clock& clock_;
   const MooncakeOptions options_;
   const std::string master_;
+  const std::uint64_t staging_bytes_;
   const MasterHttp http_;
   std::shared_ptr<ScopeGate> gate_;
   std::shared_ptr<Session> session_;

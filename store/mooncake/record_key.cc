@@ -40,4 +40,8 @@ std::optional<HoldKey> parse_hold_key(std::string_view text) {
   return key;
 }
 
+bool is_record_key(std::string_view text) {
+  return text.starts_with(kDescriptionTag) || text.starts_with(kHoldTag);
+}
+
 }  // namespace newmoon

@@ -26,4 +26,7 @@ struct HoldKey {
 // nullopt: another key.
 std::optional<HoldKey> parse_hold_key(std::string_view text);
 
+// Whether it is one of the keys here.
+bool is_record_key(std::string_view text);
+
 }  // namespace newmoon

@@ -33,7 +33,9 @@ Result<std::unique_ptr<ScopeGate::Put>> ScopeGate::begin_put(const ScopeId& scop
 void ScopeGate::end_put(const ScopeId& scope) {
   MutexLock lock(mutex_);
   const auto put = puts_.find(scope);
-  if (--put->second == 0) puts_.erase(put);
+  if (--put->second > 0) return;
+  puts_.erase(put);
+  if (pending_.contains(scope)) changed_.notify_all();
 }
 
 bool ScopeGate::is_hidden(const ScopeId& scope) {
@@ -59,9 +61,9 @@ ScopeGate::Counts ScopeGate::counts() {
 void ScopeGate::collect(Time now, std::size_t scopes_max, std::vector<Work>& work) {
   for (auto& [scope, purge] : pending_) {
     if (work.size() == scopes_max) return;
-    if (purge.due > now) continue;
+    if (purge.due > now || puts_.contains(scope)) continue;
     purge.renewed = false;
-    work.push_back({.scope = scope, .puts_under_way = puts_.contains(scope), .recheck = false});
+    work.push_back({.scope = scope});
   }
   for (const auto& [scope, recheck] : rechecks_) {
     if (work.size() == scopes_max) return;
@@ -71,7 +73,9 @@ void ScopeGate::collect(Time now, std::size_t scopes_max, std::vector<Work>& wor
 
 Time ScopeGate::next_due() const {
   Time due = Time::max();
-  for (const auto& [scope, purge] : pending_) due = std::min(due, purge.due);
+  for (const auto& [scope, purge] : pending_) {
+    if (!puts_.contains(scope)) due = std::min(due, purge.due);
+  }
   for (const auto& [scope, recheck] : rechecks_) due = std::min(due, recheck.due);
   return due;
 }
@@ -114,7 +118,7 @@ void ScopeGate::finish(std::span<const Work> work, std::uint64_t removed) {
     }
     const auto purge = pending_.find(item.scope);
     if (purge == pending_.end() || purge->second.renewed) continue;
-    if (removed > 0 || item.puts_under_way) {
+    if (removed > 0) {
       purge->second.due = clock_.now() + kPassPause;
       continue;
     }

@@ -31,7 +31,7 @@ class ScopeGate : public std::enable_shared_from_this<ScopeGate> {
     std::vector<Duration> recheck_delays;
     std::size_t fenced_scopes_max = 65536;  // over this many the oldest is forgotten
   };
-  // A put under way: a purge of its scope is not over before it.
+  // A put under way: a purge of its scope begins after it.
   class Put {
    public:
     Put(std::shared_ptr<ScopeGate> gate, const ScopeId& scope)
@@ -46,7 +46,6 @@ class ScopeGate : public std::enable_shared_from_this<ScopeGate> {
   };
   struct Work {
     ScopeId scope;
-    bool puts_under_way = false;  // what is removed now may not be all
     bool recheck = false;
   };
   struct Counts {

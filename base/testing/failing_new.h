@@ -1,0 +1,17 @@
+// Replaces operator new of a test binary, so that base/testing/out_of_memory.h can make it
+// fail. Include it in exactly one file of the binary.
+#pragma once
+
+#include <cstdlib>
+#include <new>
+
+#include "base/testing/out_of_memory.h"
+
+// Not inlined: gcc would take free() of what a `new` expression gave for a mistake.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
+  if (bytes >= newmoon::testing::new_fails_from_bytes) throw std::bad_alloc();
+  if (void* memory = std::malloc(bytes)) return memory;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }

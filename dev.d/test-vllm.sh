@@ -1,0 +1,37 @@
+# help: the Python package, alone and in real vLLM on CPU; arguments go to pytest
+#
+# The environment (6.5 GB) is made once, in vllm/ of the cache; NEWMOON_TEST_MODEL is the model.
+VLLM_VENV="$CACHE/vllm"
+
+main() {
+  local started=$SECONDS pass=true code=0
+  verb setup
+  make_environment
+  CMAKE_CXX_COMPILER_LAUNCHER=ccache CCACHE_BASEDIR="$ROOT" CMAKE_BUILD_PARALLEL_LEVEL="$JOBS" \
+    "$VLLM_VENV/bin/pip" --disable-pip-version-check --no-input --quiet install \
+    --no-build-isolation --no-deps . || fail "pip install . failed"
+  mkdir -p build/test-vllm
+  NEWMOON_TEST_MODEL="$VLLM_VENV/smollm2-hf" "$VLLM_VENV/bin/python" -m pytest \
+    --junit-xml=build/test-vllm/results.xml "$@" || code=$?
+  ((code <= 1)) || fail "pytest ended with code $code"
+  ((code == 0)) || pass=false
+  gate_result test-vllm "$pass" "$(figures), \"seconds\": $((SECONDS - started))"
+}
+
+make_environment() {
+  local log="$CACHE/vllm_venv.log"
+  exec 8>"$CACHE/vllm.lock"
+  flock 8
+  tools/make_vllm_venv "$VLLM_VENV" "$CACHE/models/base.gguf" >"$log" 2>&1 ||
+    fail "making the environment $VLLM_VENV failed; the log is $log"
+  flock -u 8
+}
+
+figures() {
+  python3 - <<'PYTHON'
+import xml.etree.ElementTree
+(suite,) = xml.etree.ElementTree.parse("build/test-vllm/results.xml").iter("testsuite")
+print(f'"tests": {suite.get("tests")}, "failed": {int(suite.get("failures")) + int(suite.get("errors"))},'
+      f' "skipped": {suite.get("skipped")}')
+PYTHON
+}

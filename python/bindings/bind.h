@@ -1,0 +1,58 @@
+// What the bindings share: errors, bytes, hashes. A Result becomes a value or the
+// exception newmoon.Error; no other layer knows exceptions.
+#pragma once
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "hash/block_hash.h"
+#include "hash/scope.h"
+
+namespace newmoon {
+
+namespace py = pybind11;
+
+void bind_errors(py::module_& module);
+void bind_hash(py::module_& module);
+void bind_store(py::module_& module);
+void bind_fence(py::module_& module);
+
+// Raises newmoon.Error. Needs the GIL.
+[[noreturn]] void raise(const Error& error);
+
+template <class T>
+T value_or_raise(Result<T> result) {
+  if (!result) raise(result.error());
+  return std::move(*result);
+}
+inline void ok_or_raise(const Status& status) {
+  if (!status) raise(status.error());
+}
+
+inline py::bytes to_python(ByteView bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+// The bytes live as long as `bytes` does.
+inline ByteView view_of(const py::bytes& bytes) {
+  return as_bytes(static_cast<std::string_view>(bytes));
+}
+
+BlockHash to_block_hash(const py::handle& bytes);
+// Of a sequence of bytes objects, from the `begin`th on.
+std::vector<BlockHash> to_block_hashes(const py::sequence& hashes, std::size_t begin = 0);
+// Both null: a unique identity, which is the caller's to make. kBadRequest: both given.
+std::optional<WeightsIdentity> to_weights(const std::optional<py::bytes>& digest,
+                                          const std::optional<std::string>& label);
+
+inline Duration to_duration(double seconds) {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+}
+
+}  // namespace newmoon

@@ -1,0 +1,150 @@
+#include <algorithm>
+#include <memory>
+#include <optional>
+
+#include "base/executor.h"
+#include "python/bindings/bind.h"
+#include "store/make_store.h"
+
+namespace newmoon {
+namespace {
+
+// A store with what it stands on. Blocks of one rank: shard 0 of everything.
+class OpenStore {
+ public:
+  OpenStore(const std::string& url, const StoreOptions& options)
+      : executor_(std::make_unique<ThreadExecutor>("nm-store")),
+        store_(value_or_raise(make_store(url, options, clock_, *executor_))) {}
+
+  KvStore& get() {
+    if (store_ == nullptr) raise({Code::kBadRequest, "the store is closed"});
+    return *store_;
+  }
+  void close() {
+    store_.reset();
+    executor_.reset();
+  }
+
+ private:
+  SystemClock clock_;
+  std::unique_ptr<ThreadExecutor> executor_;
+  std::unique_ptr<KvStore> store_;
+};
+
+// The bytes of a C-contiguous buffer, for as long as `info` lives.
+MutableByteView bytes_of(const py::buffer_info& info) {
+  py::ssize_t stride = info.itemsize;
+  for (py::ssize_t i = info.ndim - 1; i >= 0; --i) {
+    if (info.strides[i] != stride && info.shape[i] > 1) {
+      raise({Code::kBadRequest, "the buffer is not contiguous"});
+    }
+    stride *= info.shape[i];
+  }
+  return {static_cast<std::uint8_t*>(info.ptr),
+          static_cast<std::size_t>(info.size * info.itemsize)};
+}
+
+void put(OpenStore& self, const Scope& scope, const py::bytes& block_hash, const py::buffer& data) {
+  const py::buffer_info info = data.request();
+  const ConstFragment payload = bytes_of(info);
+  const Key key{scope.id(), Shard{}, to_block_hash(block_hash)};
+  const PutItem item{key, make_header(key, layout_id(scope.layout), payload.size()),
+                     std::span(&payload, 1), true};
+  KvStore& store = self.get();
+  std::vector<Status> statuses;
+  {
+    const py::gil_scoped_release release;
+    statuses = store.put(std::span(&item, 1));
+  }
+  ok_or_raise(statuses.at(0));
+}
+
+// Rule SELF: what came back is checked before the caller may use it.
+Status get_checked(KvStore& store, const Key& key, const LayoutId& layout, Fragment payload) {
+  const GetItem item{key, std::span(&payload, 1), true};
+  const std::vector<Result<GetValue>> values = store.get(std::span(&item, 1));
+  const Result<GetValue>& value = values.at(0);
+  if (!value) return std::unexpected(value.error());
+  return verify_header(value->header, key, layout, payload.size(), value->payload_checksum, true);
+}
+
+bool get(OpenStore& self, const Scope& scope, const py::bytes& block_hash, const py::buffer& out) {
+  const py::buffer_info info = out.request(true);
+  const Fragment payload = bytes_of(info);
+  const Key key{scope.id(), Shard{}, to_block_hash(block_hash)};
+  KvStore& store = self.get();
+  Status status;
+  {
+    const py::gil_scoped_release release;
+    status = get_checked(store, key, layout_id(scope.layout), payload);
+  }
+  if (status) return true;
+  if (status.error().code == Code::kMiss) return false;
+  raise(status.error());
+}
+
+std::size_t lookup(OpenStore& self, const Scope& scope, const py::sequence& block_hashes) {
+  const std::vector<BlockHash> hashes = to_block_hashes(block_hashes);
+  const Shard shard;
+  KvStore& store = self.get();
+  Result<std::size_t> hit = 0;
+  {
+    const py::gil_scoped_release release;
+    hit = store.hit_prefix(scope.id(), std::span(&shard, 1), hashes);
+  }
+  return value_or_raise(hit);
+}
+
+void purge(OpenStore& self, const Scope& scope) {
+  ok_or_raise(self.get().purge_scope(scope.id(), scope.is_unique()));
+}
+
+py::dict stats(OpenStore& self) {
+  const StoreStats stats = value_or_raise(self.get().stats());
+  py::dict dict;
+  dict["blocks"] = stats.blocks;
+  dict["bytes"] = stats.bytes;
+  dict["bytes_to_free"] = stats.bytes_to_free;
+  dict["budget_bytes"] = stats.budget_bytes;
+  dict["evicted_blocks"] = stats.evicted_blocks;
+  dict["refused_late_puts"] = stats.refused_late_puts;
+  return dict;
+}
+
+py::list scopes(OpenStore& self) {
+  py::list list;
+  for (const ScopeUsage& usage : value_or_raise(self.get().list_scopes())) {
+    py::dict dict;
+    dict["scope"] = usage.scope.hex();
+    dict["description"] = usage.description;
+    dict["blocks"] = usage.blocks;
+    dict["bytes"] = usage.bytes;
+    list.append(std::move(dict));
+  }
+  return list;
+}
+
+std::unique_ptr<OpenStore> open_store(const std::string& url, std::uint64_t budget_bytes,
+                                      double timeout_s) {
+  return std::make_unique<OpenStore>(
+      url, StoreOptions{.budget_bytes = budget_bytes, .timeout = to_duration(timeout_s)});
+}
+
+}  // namespace
+
+void bind_store(py::module_& module) {
+  py::class_<OpenStore>(module, "Store")
+      .def("put", &put, py::arg("scope"), py::arg("block_hash"), py::arg("data"))
+      .def("get", &get, py::arg("scope"), py::arg("block_hash"), py::arg("out"))
+      .def("lookup", &lookup, py::arg("scope"), py::arg("block_hashes"))
+      .def("purge", &purge, py::arg("scope"))
+      .def("stats", &stats)
+      .def("scopes", &scopes)
+      .def("close", &OpenStore::close)
+      .def("__enter__", [](py::object self) { return self; })
+      .def("__exit__", [](OpenStore& self, const py::args&) { self.close(); });
+  module.def("open_store", &open_store, py::arg("url"), py::kw_only(),
+             py::arg("budget_bytes") = std::uint64_t{1} << 30, py::arg("timeout_s") = 1.0);
+}
+
+}  // namespace newmoon

@@ -1,0 +1,155 @@
+"""The C++ core. Import from `newmoon`, not from here."""
+
+from collections.abc import Sequence
+from typing import Literal, TypedDict
+
+from typing_extensions import Buffer
+
+class Error(RuntimeError):
+    """What the core refuses or cannot do."""
+
+    code: Literal["bad_request", "unavailable", "deadline", "busy", "corrupt", "fenced", "internal"]
+
+def set_log_level(name: Literal["debug", "info", "warning", "error"]) -> None:
+    """Which lines of the core go to stderr; "warning" at the start."""
+
+class BlockHasher:
+    """vLLM's chained block hash, bit for bit."""
+
+    def __init__(
+        self,
+        *,
+        algorithm: Literal["sha256", "sha256_cbor", "xxhash_cbor"] = "sha256",
+        block_size: int = 16,
+        seed: str | None = None,
+    ) -> None:
+        """`block_size`: tokens a block. `seed`: PYTHONHASHSEED; None: vLLM's fixed one."""
+
+    @property
+    def block_size(self) -> int: ...
+    @property
+    def algorithm(self) -> str: ...
+    @property
+    def none_hash(self) -> bytes:
+        """What the first block of every chain has for a parent."""
+
+    def hash_blocks(
+        self,
+        tokens: Sequence[int],
+        *,
+        cache_salt: str = "",
+        lora: tuple[str, str] | None = None,
+    ) -> list[bytes]:
+        """One hash a full block of `tokens`. `lora`: name and path of the adapter."""
+
+class Scope:
+    """All that must agree for KV bytes to be reusable. Immutable."""
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        layout: str,
+        namespace: str = "",
+        digest: bytes | None = None,
+        label: str | None = None,
+    ) -> None:
+        """A named scope: of weights known by the SHA-256 of their tensors, or by a label that
+        you vouch for. Unique scopes come from a Fence."""
+
+    @property
+    def namespace(self) -> str: ...
+    @property
+    def model(self) -> str: ...
+    @property
+    def layout(self) -> str: ...
+    @property
+    def id(self) -> str:
+        """32 hex digits."""
+
+    @property
+    def is_unique(self) -> bool:
+        """Nobody else has it, and nobody can return to it."""
+
+    def __hash__(self) -> int: ...
+
+class StoreStats(TypedDict):
+    blocks: int
+    bytes: int
+    bytes_to_free: int
+    budget_bytes: int
+    evicted_blocks: int
+    refused_late_puts: int
+
+class ScopeUsage(TypedDict):
+    scope: str
+    description: str
+    blocks: int
+    bytes: int
+
+class Store:
+    """Where blocks go; made by open_store(). Any thread may call. Not to be used after a fork.
+
+    Methods raise Error: "unavailable" or "deadline" if the store cannot be reached, and what
+    each says below.
+    """
+
+    def put(self, scope: Scope, block_hash: bytes, data: Buffer) -> None:
+        """Values are immutable: the first put of a key stays. "busy": no room now; "fenced":
+        the unique scope was purged."""
+
+    def get(self, scope: Scope, block_hash: bytes, out: Buffer) -> bool:
+        """Fills `out`, whose length must be the value's; False if the block is not there.
+        "corrupt": the bytes are not those that were put, or of another length; `out` is then
+        undefined."""
+
+    def lookup(self, scope: Scope, block_hashes: Sequence[bytes]) -> int:
+        """How many leading blocks are there."""
+
+    def purge(self, scope: Scope) -> None:
+        """Makes all its blocks unfindable at once; the memory comes back behind. Later puts
+        into a unique scope are refused."""
+
+    def stats(self) -> StoreStats: ...
+    def scopes(self) -> list[ScopeUsage]: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Store: ...
+    def __exit__(self, *exception: object) -> None: ...
+
+def open_store(url: str, *, budget_bytes: int = 1 << 30, timeout_s: float = 1.0) -> Store:
+    """"memory": in this process, `budget_bytes` at most; "ipc://PATH": one that
+    `newmoon store-server` shares, each call of which ends within `timeout_s`.
+
+    Raises Error: "bad_request" for another URL.
+    """
+
+class Fence:
+    """Which scope is right now. Starts sealed, at epoch 1. One thread.
+
+    Each of seal(), adopt() and reset() moves the epoch on by one, in constant time, and returns
+    the scope that was left, if any; if that is unique, its bytes may be purged.
+    """
+
+    def __init__(self, *, model: str, layout: str, namespace: str = "") -> None: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def sealed(self) -> bool: ...
+    @property
+    def scope(self) -> Scope | None:
+        """None while sealed: neither look up nor put."""
+
+    def seal(self) -> Scope | None:
+        """Before weights are written."""
+
+    def adopt(self, *, digest: bytes | None = None, label: str | None = None) -> Scope | None:
+        """Opens the scope of these weights; without an identity, one that nobody else has."""
+
+    def reset(
+        self, *, keep_verified: bool = False
+    ) -> tuple[Literal["kept", "new", "sealed"], Scope | None]:
+        """An explicit reset. A named scope is kept if nothing was scheduled since the adopt, or
+        `keep_verified`; else the scope is a new, unique one. Sealed stays sealed."""
+
+    def note_scheduled(self) -> None:
+        """Something runs under the current scope: the next reset() is no repetition."""

@@ -1,0 +1,158 @@
+"""The package without vLLM."""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+import newmoon
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BLOCK = bytes(range(256)) * 16
+
+
+def scope(label="step-1", layout="block=16 dtype=bf16"):
+    return newmoon.Scope(namespace="run-7", model="tiny", layout=layout, label=label)
+
+
+@pytest.fixture
+def store():
+    with newmoon.open_store("memory", budget_bytes=16 << 20) as opened:
+        yield opened
+
+
+def test_import_needs_no_vllm():
+    code = "import sys; sys.modules['vllm'] = sys.modules['torch'] = None; import newmoon"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_readme_example_runs():
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    exec(compile(example, "README.md", "exec"), {})
+
+
+def test_the_package_is_typed():
+    package = pathlib.Path(newmoon.__file__).parent
+    assert (package / "py.typed").exists()
+    stub = (package / "_core.pyi").read_text()
+    for name in set(newmoon.__all__):
+        assert re.search(rf"^(class|def) {name}\b", stub, re.MULTILINE), f"{name} has no type"
+
+
+# vLLM 0.32, PYTHONHASHSEED=0, tokens 1..32 in blocks of 16, cache_salt "policy-v1".
+@pytest.mark.parametrize(
+    ("algorithm", "first"),
+    [
+        ("sha256", "9f6c84a9ad4783d1a3f0b15eb42ccc0bc4e32f80a24df96832b32d310d2ad4c6"),
+        ("sha256_cbor", "54e85495805a7166a5b1eb9c7e1178cdfda1febf0ff61d89d32928727f9be9b7"),
+        ("xxhash_cbor", "c339b95ba0f326fadd9a4652d974c186"),
+    ],
+)
+def test_hashes_are_those_of_vllm(algorithm, first):
+    hasher = newmoon.BlockHasher(algorithm=algorithm, block_size=16, seed="0")
+    hashes = hasher.hash_blocks(range(1, 40), cache_salt="policy-v1")
+    assert len(hashes) == 2  # the third block is not full
+    assert hashes[0].hex() == first
+    lora = hasher.hash_blocks(range(1, 40), lora=("name", "/path"))
+    assert lora[0] != hashes[0] and lora[1] != hashes[1]
+
+
+def test_a_block_comes_back_only_under_its_scope(store):
+    store.put(scope(), b"h" * 32, BLOCK)
+    out = bytearray(len(BLOCK))
+    assert store.get(scope(), b"h" * 32, out)
+    assert out == BLOCK
+    assert not store.get(scope("step-2"), b"h" * 32, out)
+    assert not store.get(scope(layout="block=16 dtype=fp8"), b"h" * 32, out)
+    assert not store.get(scope(), b"i" * 32, out)
+
+
+def test_the_first_put_stays(store):
+    store.put(scope(), b"h" * 32, BLOCK)
+    store.put(scope(), b"h" * 32, bytes(len(BLOCK)))
+    out = bytearray(len(BLOCK))
+    assert store.get(scope(), b"h" * 32, out) and out == BLOCK
+
+
+def test_lookup_counts_the_leading_blocks(store):
+    hashes = [bytes([n]) * 32 for n in range(1, 6)]
+    for block_hash in (*hashes[:3], hashes[4]):
+        store.put(scope(), block_hash, BLOCK)
+    assert store.lookup(scope(), hashes) == 3
+    assert store.lookup(scope(), hashes[3:]) == 0
+    assert store.lookup(scope("step-2"), hashes) == 0
+
+
+def test_a_value_of_another_length_is_refused(store):
+    store.put(scope(), b"h" * 32, BLOCK)
+    with pytest.raises(newmoon.Error) as raised:
+        store.get(scope(), b"h" * 32, bytearray(len(BLOCK) - 1))
+    assert raised.value.code == "corrupt"
+
+
+def test_bad_arguments_are_named(store):
+    with pytest.raises(newmoon.Error, match="33") as raised:
+        store.put(scope(), b"h" * 33, BLOCK)
+    assert raised.value.code == "bad_request"
+    with pytest.raises(newmoon.Error, match="contiguous"):
+        store.put(scope(), b"h" * 32, memoryview(BLOCK)[::2])
+    with pytest.raises(BufferError):
+        store.get(scope(), b"h" * 32, BLOCK)  # not writable
+    with pytest.raises(newmoon.Error, match="carrier-pigeon"):
+        newmoon.open_store("carrier-pigeon://")
+    with pytest.raises(newmoon.Error, match="digest"):
+        newmoon.Scope(model="m", layout="l", digest=b"short")
+    with pytest.raises(newmoon.Error, match="Fence"):
+        newmoon.Scope(model="m", layout="l")
+    with pytest.raises(newmoon.Error, match="block_size"):
+        newmoon.BlockHasher(block_size=0)
+
+
+def test_a_closed_store_says_so():
+    store = newmoon.open_store("memory")
+    store.close()
+    with pytest.raises(newmoon.Error, match="closed"):
+        store.stats()
+
+
+def test_stats_and_scopes(store):
+    store.put(scope(), b"h" * 32, BLOCK)
+    assert store.stats()["blocks"] == 1
+    assert store.stats()["budget_bytes"] == 16 << 20
+    (usage,) = store.scopes()
+    assert usage["scope"] == scope().id and usage["blocks"] == 1
+
+
+def test_fence_seals_adopts_and_resets(store):
+    fence = newmoon.Fence(namespace="run-7", model="tiny", layout="l")
+    assert fence.sealed and fence.scope is None and fence.epoch == 1
+    fence.adopt()
+    first = fence.scope
+    assert first.is_unique and fence.epoch == 2
+    store.put(first, b"h" * 32, BLOCK)
+
+    outcome, left = fence.reset()
+    assert (outcome, left) == ("new", first)
+    assert fence.epoch == 3 and fence.scope != first
+    assert store.lookup(fence.scope, [b"h" * 32]) == 0
+
+    store.purge(left)
+    with pytest.raises(newmoon.Error) as raised:
+        store.put(left, b"i" * 32, BLOCK)
+    assert raised.value.code == "fenced"
+
+
+def test_a_named_scope_is_kept_until_something_ran():
+    fence = newmoon.Fence(model="tiny", layout="l")
+    fence.adopt(digest=bytes(32))
+    verified = fence.scope
+    assert not verified.is_unique
+    assert fence.reset() == ("kept", None)
+    fence.note_scheduled()
+    assert fence.reset() == ("new", verified)
+    assert fence.seal() is not None
+    assert fence.reset() == ("sealed", None)
+    fence.adopt(digest=bytes(32))
+    assert fence.scope == verified

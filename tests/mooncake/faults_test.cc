@@ -1,0 +1,168 @@
+// Upstream's faults on a real Mooncake store, each the way upstream goes, which fails, and
+// the way Newmoon goes.
+#include "tests/mooncake/faults_fixture.h"
+
+namespace newmoon::testing {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+
+constexpr const char* kLate = "late put";
+
+// --- a put that began before the reset and ends after it
+
+TEST_F(MooncakeFaultsTest, UpstreamPutAcrossAResetIsFoundAfterIt) {
+  const std::string key = UpstreamClient::key("model", 0, 1);
+  ASSERT_THAT(upstream_.put_start({key}, 64), ElementsAre(0));
+  EXPECT_TRUE(upstream_.reset());
+  ASSERT_THAT(upstream_.put_end({key}), ElementsAre(0));
+  EXPECT_TRUE(upstream_.exists(key));  // KV of the old weights, under the key of the new ones
+}
+
+TEST_F(MooncakeFaultsTest, PutAcrossAFenceIsNotFoundAfterIt) {
+  const MooncakeEngine engine = start();
+  engine->faults().add_rule({.op = FaultRule::Op::kPut, .hold = kLate});
+  ASSERT_TRUE(engine->add("before", SeedEngine::prompt(0), SeedEngine::kMaxTokens));
+  wait_for_held_put(engine, kLate, kRanks);
+  EXPECT_TRUE(reset(engine).success);
+  ASSERT_TRUE(engine->update_weights(kNew));
+  engine->faults().release(kLate);
+  engine->run();
+  ASSERT_TRUE(eventually([&] { return !keys().empty(); }));  // they arrived
+  EXPECT_EQ(ask(engine, kNew), 0u);
+  EXPECT_EQ(ask_store(engine, kNew), kHit);  // its own
+}
+
+TEST_F(MooncakeFaultsTest, RemoveAllIsRefusedWhileAPutIsUnderWay) {
+  const MooncakeEngine engine = start({.reset_mode = ResetMode::kRemoveAll});
+  const std::string key = UpstreamClient::key("model", 0, 1);
+  ASSERT_THAT(upstream_.put_start({key}, 64), ElementsAre(0));
+  EXPECT_FALSE(reset(engine).success);
+  ASSERT_THAT(upstream_.put_end({key}), ElementsAre(0));
+  EXPECT_TRUE(reset(engine).success);
+  EXPECT_FALSE(upstream_.exists(key));
+}
+
+// --- a save queued on rank 1 of 2
+
+TEST_F(MooncakeFaultsTest, UpstreamDrainsRank0AndMixesTheWeightsOfTwoRanks) {
+  const std::string rank0 = UpstreamClient::key("model", 0, 1);
+  const std::string rank1 = UpstreamClient::key("model", 1, 1);
+  ASSERT_EQ(upstream_.put(rank0, "old"), 0);  // drained: rank 1's put is still in its queue
+  EXPECT_TRUE(upstream_.reset());
+  ASSERT_EQ(upstream_.put(rank1, "old"), 0);  // now it is not
+  ASSERT_EQ(upstream_.put(rank0, "new"), 0);
+  ASSERT_EQ(upstream_.put(rank1, "new"), 0);  // answers 0 and changes nothing: the first one stays
+  EXPECT_THAT(upstream_.exist({rank0, rank1}), Each(1));  // a hit on every rank
+  EXPECT_EQ(upstream_.get(rank0), "new");
+  EXPECT_EQ(upstream_.get(rank1), "old");
+}
+
+TEST_F(MooncakeFaultsTest, SaveQueuedOnRank1IsNotFoundAfterAFence) {
+  const MooncakeEngine engine = start();
+  engine->faults().add_rule({.op = FaultRule::Op::kPut, .rank = std::uint16_t{1}, .hold = kLate});
+  ASSERT_TRUE(engine->add("before", SeedEngine::prompt(0), SeedEngine::kMaxTokens));
+  wait_for_held_put(engine, kLate, 1);
+  EXPECT_TRUE(reset(engine).success);
+  ASSERT_TRUE(engine->update_weights(kNew));
+  engine->faults().release(kLate);
+  engine->run();
+  EXPECT_EQ(ask(engine, kNew), 0u);
+  EXPECT_EQ(ask_store(engine, kNew), kHit);
+}
+
+TEST_F(MooncakeFaultsTest, RemoveAllDrainsEveryRank) {
+  const MooncakeEngine engine = start({.reset_mode = ResetMode::kRemoveAll});
+  engine->faults().add_rule({.op = FaultRule::Op::kPut, .rank = std::uint16_t{1}, .hold = kLate});
+  ASSERT_TRUE(engine->add("before", SeedEngine::prompt(0), SeedEngine::kMaxTokens));
+  wait_for_held_put(engine, kLate, 1);
+  EXPECT_FALSE(reset(engine, std::chrono::seconds(1)).success);
+  engine->faults().release(kLate);
+  engine->run();
+  EXPECT_TRUE(reset(engine).success);
+  EXPECT_EQ(engine->values_in_store(), 0u);
+}
+
+// --- an engine with old weights writes after another's reset
+
+TEST_F(MooncakeFaultsTest, UpstreamFindsWhatAnEngineWithOldWeightsWrote) {
+  UpstreamClient other(master_);
+  const std::string key = UpstreamClient::key("model", 0, 1);
+  EXPECT_TRUE(upstream_.reset());
+  ASSERT_EQ(other.put(key, "old"), 0);  // not updated yet
+  ASSERT_TRUE(upstream_.exists(key));
+  EXPECT_EQ(upstream_.get(key), "old");
+}
+
+TEST_F(MooncakeFaultsTest, WhatAnEngineWithOldWeightsWritesIsNotFound) {
+  const MooncakeEngine updated = start();
+  const MooncakeEngine late = start();
+  EXPECT_TRUE(reset(updated).success);
+  ASSERT_TRUE(updated->update_weights(kNew));
+  EXPECT_EQ(ask(late, kOld), 0u);
+  ASSERT_EQ(updated->wait_for_values(kValues), kValues);
+  EXPECT_EQ(ask(updated, kNew), 0u);
+  EXPECT_EQ(ask_store(late, kOld), kHit);  // to it they are right
+  ASSERT_TRUE(late->update_weights(kNew));
+  EXPECT_EQ(ask(late, kNew), kHit);  // and now it finds what the other computed
+}
+
+// --- another model's keys on the same master
+
+TEST_F(MooncakeFaultsTest, UpstreamResetTakesAnotherModelsKeysAlong) {
+  const std::string own = UpstreamClient::key("model", 0, 1);
+  const std::string others = UpstreamClient::key("another-model", 0, 1);
+  ASSERT_EQ(upstream_.put(own, "own"), 0);
+  ASSERT_EQ(upstream_.put(others, "other"), 0);
+  EXPECT_TRUE(upstream_.reset());
+  EXPECT_THAT(upstream_.exist({own, others}), Each(0));
+}
+
+TEST_F(MooncakeFaultsTest, ResetLeavesAnotherModelsKeys) {
+  const std::string others = UpstreamClient::key("another-model", 0, 1);
+  ASSERT_EQ(upstream_.put(others, "other"), 0);
+  // Weights that nothing names: what the reset leaves behind is purged.
+  const MooncakeEngine engine = start({.identity = IdentityMode::kUnique});
+  EXPECT_EQ(ask(engine, kOld), 0u);
+  ASSERT_EQ(engine->wait_for_values(kValues), kValues);
+  EXPECT_TRUE(reset(engine).success);
+  EXPECT_EQ(engine->wait_for_values(0), 0u);
+  ASSERT_TRUE(upstream_.exists(others));
+  EXPECT_EQ(upstream_.get(others), "other");
+}
+
+// --- two engines, one fenced
+
+TEST_F(MooncakeFaultsTest, UpstreamResetEmptiesTheOtherEnginesCache) {
+  UpstreamClient other(master_);
+  const std::vector<std::string> keys = {UpstreamClient::key("model", 0, 1),
+                                         UpstreamClient::key("model", 0, 2)};
+  for (const std::string& key : keys) ASSERT_EQ(other.put(key, "right"), 0);
+  ASSERT_THAT(other.exist(keys), Each(1));
+  EXPECT_TRUE(upstream_.reset());
+  EXPECT_THAT(other.exist(keys), Each(0));  // its weights have not changed
+}
+
+TEST_F(MooncakeFaultsTest, FenceOfOneEngineLeavesTheOthersHitRate) {
+  constexpr int kPrompts = 4;
+  const MooncakeEngine fenced = start();
+  const MooncakeEngine other = start();
+  for (int i = 0; i < kPrompts; ++i) ask(other, kOld, i);
+  const auto hit_tokens = [&] {
+    std::uint64_t tokens = 0;
+    for (int i = 0; i < kPrompts; ++i) tokens += ask_store(other, kOld, i);
+    return tokens;
+  };
+  const std::uint64_t before = hit_tokens();
+  EXPECT_EQ(before, kPrompts * kHit);
+  for (std::uint64_t weights = kNew; weights < kNew + 3; ++weights) {
+    EXPECT_TRUE(reset(fenced).success);
+    ASSERT_TRUE(fenced->update_weights(weights));
+    EXPECT_EQ(ask(fenced, weights), 0u);
+    EXPECT_EQ(hit_tokens(), before);
+  }
+}
+
+}  // namespace
+}  // namespace newmoon::testing
