@@ -18,7 +18,10 @@ constexpr auto kHexPairs = [] {
 
 }  // namespace
 
-KeyTexts::KeyTexts(std::size_t count) : text_(count * kKeyBytesMax) { views_.reserve(count); }
+KeyTexts::KeyTexts(std::size_t count)
+    : text_(std::make_unique_for_overwrite<char[]>(count * kKeyBytesMax)) {
+  views_.reserve(count);
+}
 
 void KeyTexts::add(const ScopeId& scope, const Shard& shard, const BlockHash& block) {
   if (prefix_.empty() || scope != scope_ || shard != shard_) {
@@ -26,7 +29,7 @@ void KeyTexts::add(const ScopeId& scope, const Shard& shard, const BlockHash& bl
     shard_ = shard;
     prefix_ = key_prefix(scope) + shard.to_string() + ":";
   }
-  char* const begin = text_.data() + used_;
+  char* const begin = text_.get() + used_;
   std::memcpy(begin, prefix_.data(), prefix_.size());
   char* at = begin + prefix_.size();
   for (const std::uint8_t byte : block.bytes()) {

@@ -1,6 +1,7 @@
 // Keys as Mooncake has them, as text, for a batch of calls. The text is that of hash/key.h.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,7 +27,7 @@ class KeyTexts {
   // "nm1:" + 32 hex + ":" + "t65535p65535d65535g65535" + ":" + 64 hex
   static constexpr std::size_t kKeyBytesMax = 4 + 32 + 1 + 24 + 1 + 2 * BlockHash::kMaxSize;
 
-  std::vector<char> text_;
+  std::unique_ptr<char[]> text_;
   std::size_t used_ = 0;
   std::vector<std::string_view> views_;
   ScopeId scope_;

@@ -18,11 +18,11 @@ namespace {
 // Of one caller: one is copied while others are under way.
 constexpr std::size_t kTransfersAtOnce = 3;
 // A lookup's first call asks little, since many lookups miss at once; then more, so that
-// calls are few, and one is prepared while another is under way.
+// calls are few: a call costs as much as a hundred keys.
 constexpr std::size_t kFirstLookupKeys = 64;
-constexpr std::size_t kLookupKeysMax = 2048;
-constexpr std::size_t kLookupGrowth = 8;
-constexpr std::size_t kLookupsAtOnce = 2;
+constexpr std::size_t kOneCallKeysMax = 1024;  // of a lookup so small that two calls cost more
+constexpr std::size_t kLookupKeysMax = 8192;
+constexpr std::size_t kLookupGrowth = 128;
 
 Status to_status(const char* what, const Result<std::int64_t>& code) {
   if (!code) return std::unexpected(code.error());
@@ -307,27 +307,26 @@ Result<std::size_t> MooncakeStore::hit_prefix(const ScopeId& scope, std::span<co
                                               std::span<const BlockHash> blocks) {
   if (shards.empty() || gate_->is_hidden(scope)) return 0;
   const Time deadline = this->deadline();
-  std::deque<std::pair<std::shared_ptr<Lookup>, std::shared_ptr<CallPool::Call>>> under_way;
-  std::size_t next = 0;
-  std::size_t call_keys = kFirstLookupKeys;
-  while (next < blocks.size() || !under_way.empty()) {
-    if (next < blocks.size() && under_way.size() < kLookupsAtOnce) {
-      const std::size_t count =
-          std::clamp<std::size_t>(call_keys / shards.size(), 1, blocks.size() - next);
-      auto lookup = std::make_shared<Lookup>(next, count, shards.size());
-      for (const BlockHash& block : blocks.subspan(next, count)) {
-        for (const Shard& shard : shards) lookup->keys.add(scope, shard, block);
-      }
-      auto call = calls_.start([lookup, session = session_] {
-        lookup->status = session->client->batch_is_exist(lookup->keys.views(), lookup->codes);
-      });
-      under_way.emplace_back(std::move(lookup), std::move(call));
-      next += count;
-      call_keys = std::min(call_keys * kLookupGrowth, kLookupKeysMax);
-      continue;
+  const bool one_call = blocks.size() * shards.size() <= kOneCallKeysMax;
+  std::size_t call_keys = one_call ? kOneCallKeysMax : kFirstLookupKeys;
+  const auto prepare = [&](std::size_t first) -> std::shared_ptr<Lookup> {
+    if (first == blocks.size()) return nullptr;
+    const std::size_t left = blocks.size() - first;
+    const std::size_t count = std::clamp<std::size_t>(call_keys / shards.size(), 1, left);
+    call_keys = std::min(call_keys * kLookupGrowth, kLookupKeysMax);
+    auto lookup = std::make_shared<Lookup>(first, count, shards.size());
+    for (const BlockHash& block : blocks.subspan(first, count)) {
+      for (const Shard& shard : shards) lookup->keys.add(scope, shard, block);
     }
-    const auto [lookup, call] = std::move(under_way.front());
-    under_way.pop_front();
+    return lookup;
+  };
+  std::shared_ptr<Lookup> next = prepare(0);
+  while (next != nullptr) {
+    const std::shared_ptr<Lookup> lookup = std::move(next);
+    const auto call = calls_.start([lookup, session = session_] {
+      lookup->status = session->client->batch_is_exist(lookup->keys.views(), lookup->codes);
+    });
+    next = prepare(lookup->first + lookup->count);  // while the call is under way
     if (!call->wait(deadline)) return overdue("lookup");
     const Result<std::size_t> hits = lookup->hits(shards.size());
     if (!hits) return hits;

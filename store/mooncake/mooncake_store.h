@@ -89,6 +89,10 @@ class MooncakeStore final : public KvStore {
   Result<std::vector<ScopeUsage>> list_scopes() override;
   bool reads_are_atomic() const override { return false; }
 
+  // The bare calls beneath, with no deadline: for benches that put the two side by side, and
+  // for tests.
+  MooncakeClient& client() { return *session_->client; }
+
  private:
   // What calls keep alive that end after their caller.
   struct Session {
