@@ -107,14 +107,24 @@ class StuckKeysTest : public MooncakeFaultsTest {
     EXPECT_EQ(ask(engine, kOld), 0u);
     EXPECT_EQ(engine->wait_for_values(kValues), kValues);
     keys_ = keys();
+    const StoreStats stats = *engine.store->stats();
+    value_bytes_ = stats.bytes / stats.blocks;
     EXPECT_EQ(upstream_.remove_all(), static_cast<int>(kValues));
   }
 
+  void stick(UpstreamClient& writer) {
+    ASSERT_EQ(writer.put_start(keys_, value_bytes_), std::vector<int>(keys_.size(), 0));
+  }
+  void end(UpstreamClient& writer) {
+    ASSERT_EQ(writer.put_end(keys_), std::vector<int>(keys_.size(), 0));
+  }
+
   std::vector<std::string> keys_;
+  std::uint64_t value_bytes_ = 0;
 };
 
 TEST_F(StuckKeysTest, PutOfAStuckKeyIsBusy) {
-  ASSERT_THAT(upstream_.put_start({keys_[0]}, 64), ElementsAre(0));
+  stick(upstream_);
   const auto store = join();
   const Key key = *parse_key(keys_[0]);
   const Bytes payload(32, 7);
@@ -130,8 +140,7 @@ TEST_F(StuckKeysTest, PutOfAStuckKeyIsBusy) {
 TEST_F(StuckKeysTest, EngineServesOnAndSavesOnceTheMasterGivesTheKeysUp) {
   {
     UpstreamClient writer(master_);
-    const std::vector<int> codes = writer.put_start(keys_, 64);
-    ASSERT_EQ(codes, std::vector<int>(keys_.size(), 0));
+    stick(writer);
     writer.die();
   }
   const MooncakeEngine engine = start();
@@ -142,8 +151,8 @@ TEST_F(StuckKeysTest, EngineServesOnAndSavesOnceTheMasterGivesTheKeysUp) {
 
 // What was never written becomes readable: not KV, and so not used.
 TEST_F(StuckKeysTest, PutThatEndsWithoutItsBytesIsNoHit) {
-  ASSERT_EQ(upstream_.put_start(keys_, 64), std::vector<int>(keys_.size(), 0));
-  ASSERT_EQ(upstream_.put_end(keys_), std::vector<int>(keys_.size(), 0));
+  stick(upstream_);
+  end(upstream_);
   ASSERT_EQ(keys().size(), keys_.size());
   const MooncakeEngine engine = start();
   ask(engine, kOld);  // checks the answer
@@ -154,9 +163,9 @@ TEST_F(StuckKeysTest, PutThatEndsWithoutItsBytesIsNoHit) {
 // A put into a scope that was purged meanwhile: gone as well, a little later.
 TEST_F(StuckKeysTest, PurgeTakesWhatWasBeingWrittenToo) {
   const auto store = join({.recheck_delays = {seconds(3)}});
-  ASSERT_EQ(upstream_.put_start(keys_, 64), std::vector<int>(keys_.size(), 0));
+  stick(upstream_);
   ASSERT_TRUE(store->purge_scope(parse_key(keys_[0])->scope, true));
-  ASSERT_EQ(upstream_.put_end(keys_), std::vector<int>(keys_.size(), 0));
+  end(upstream_);
   EXPECT_EQ(keys().size(), keys_.size());
   EXPECT_TRUE(eventually([&] { return keys().empty(); }));
 }
