@@ -163,8 +163,12 @@ TEST_F(StuckKeysTest, PutThatEndsWithoutItsBytesIsNoHit) {
 // A put into a scope that was purged meanwhile: gone as well, a little later.
 TEST_F(StuckKeysTest, PurgeTakesWhatWasBeingWrittenToo) {
   const auto store = join({.recheck_delays = {seconds(3)}});
+  const std::string readable = keys_.back();
+  keys_.pop_back();
+  ASSERT_EQ(upstream_.put(readable, "value"), 0);
   stick(upstream_);
-  ASSERT_TRUE(store->purge_scope(parse_key(keys_[0])->scope, true));
+  ASSERT_TRUE(store->purge_scope(parse_key(readable)->scope, true));
+  ASSERT_TRUE(eventually([&] { return keys().empty(); }));  // the purge has been there
   end(upstream_);
   EXPECT_EQ(keys().size(), keys_.size());
   EXPECT_TRUE(eventually([&] { return keys().empty(); }));
