@@ -17,8 +17,8 @@ namespace newmoon {
 class SeedStore {
  public:
   // "memory"; "mooncake": a real one, with a master of its own that ends with this;
-  // "mooncake://...": one that runs. As the walk empties the store, one that holds anything
-  // is refused.
+  // "mooncake://...": one that runs. As the walk empties the store, one that holds anything,
+  // whoever's it is, is refused.
   // kBadRequest, kUnavailable: one line that says what to do.
   static Result<std::unique_ptr<SeedStore>> open(const std::string& store);
 
