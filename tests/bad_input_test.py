@@ -89,6 +89,21 @@ class BadInput(unittest.TestCase):
                 "--preload", f"{folder}/missing", names=f"{folder}/missing",
             )
 
+    def test_seed_walk_on_a_store_that_is_not_there(self):
+        for store, names in (
+            ("", "--store ''"),
+            ("ipc:///tmp/x", "ipc:///tmp/x"),
+            ("mooncake://", "MOONCAKE_CONFIG_PATH"),
+            ("mooncake://127.0.0.1", "HOST:PORT"),
+            ("mooncake://127.0.0.1:1?lease=1", "lease"),
+            ("mooncake://127.0.0.1:1?local_buffer_size=much", "local_buffer_size"),
+            ("mooncake://127.0.0.1:1", "no master"),
+        ):
+            self.refused("seed", "--store", store, names=names,
+                         environment={"MOONCAKE_CONFIG_PATH": ""})
+        self.refused("seed", "--store", "mooncake", names="NEWMOON_MOONCAKE_DIR",
+                     environment={"NEWMOON_MOONCAKE_DIR": "/missing"})
+
     def test_seeds_backwards(self):
         self.refused("sim", "--seeds", "5..1", names="--seeds")
 
