@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <semaphore>
 #include <utility>
 
 #include "base/log.h"
@@ -122,21 +123,26 @@ Status MooncakeStore::join(const MakeClient& make_client, const MooncakeConfig& 
 }
 
 MooncakeStore::~MooncakeStore() {
-  const Time deadline = clock_.now() + options_.stop_timeout;
-  gate_->stop();
-  if (!purger_.stop(deadline) || !calls_.stop(deadline)) {
-    log(LogLevel::kWarning, "mooncake", "calls still run at the end: left to the master's timeout");
-    return;
-  }
   if (session_ == nullptr) return;
-  CallPool closing(1, "moon-close", clock_);
-  const auto call = closing.start([session = std::exchange(session_, nullptr)]() mutable {
-    (void)session->client->close();
+  // The wheel tries for long to take leave of a master that is gone: not waited for.
+  const bool answers = ping().has_value();
+  const Time deadline = clock_.now() + (answers ? options_.stop_timeout : Duration::zero());
+  gate_->stop();
+  const bool idle = purger_.stop(deadline) && calls_.stop(deadline);
+  // In a thread of its own even where nobody waits, since giving up a client may block too.
+  CallPool leaving(1, "moon-leave", clock_);
+  auto begun = std::make_shared<std::binary_semaphore>(0);
+  const auto call = leaving.start([begun, idle, session = std::move(session_)]() mutable {
+    begun->release();
+    if (idle) (void)session->client->close();
     session.reset();
   });
-  if (!call->wait(deadline)) {
-    log(LogLevel::kWarning, "mooncake", "leaving the store takes too long: not waited for");
-  }
+  begun->acquire();
+  if (answers && idle && call->wait(deadline)) return;
+  log(LogLevel::kWarning, "mooncake",
+      "left " + master_ +
+          " without a farewell: it does not answer; what this process lent is "
+          "missed by the others until the master notices");
 }
 
 std::unexpected<Error> MooncakeStore::overdue(const char* what) const {
@@ -239,7 +245,8 @@ std::vector<Status> MooncakeStore::put(std::span<const PutItem> items) {
     }
     under_way.pop_front();
   };
-  for (Positions& positions : cut_batches(admit(items, value_bytes, statuses), value_bytes)) {
+  for (Positions& positions :
+       cut_batches(admit(items, value_bytes, statuses), value_bytes, staging_bytes_)) {
     if (under_way.size() == kTransfersAtOnce) finish_first();
     auto staged = stage(std::move(positions), items, value_bytes, statuses, deadline);
     if (!staged || *staged == nullptr) continue;
@@ -279,7 +286,7 @@ std::vector<Result<GetValue>> MooncakeStore::get(std::span<const GetItem> items)
     }
     under_way.pop_front();
   };
-  for (Positions& positions : cut_batches(wanted, value_bytes)) {
+  for (Positions& positions : cut_batches(wanted, value_bytes, staging_bytes_)) {
     if (under_way.size() == kTransfersAtOnce) finish_first();
     const std::uint64_t bytes = Transfer::region_bytes(positions, value_bytes);
     auto region = session_->arena->take(bytes, under_way.empty() ? deadline : clock_.now());
