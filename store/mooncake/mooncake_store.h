@@ -80,7 +80,7 @@ class MooncakeStore final : public KvStore {
   // Empties the whole store, other programs' keys included. Success: the master has counted
   // no key after it. kBusy: some are left, such as those being written.
   Result<std::uint64_t> remove_all() override;
-  // The wheel's own check of the master.
+  // kDeadline, kUnavailable: the master is dead or hangs.
   Status ping() override;
   // Values of all clients. Beyond 20,000 keys the master's own figures, which count other
   // programs' keys too. Needs the master's HTTP, as list_scopes() does.
@@ -129,6 +129,8 @@ class MooncakeStore final : public KvStore {
   const std::string master_;
   const std::uint64_t staging_bytes_;
   const MasterHttp http_;
+  // Whether the master listens; a client of the caller's making need not have one.
+  std::function<Status(Time deadline)> probe_ = [](Time) { return Status(); };
   std::shared_ptr<ScopeGate> gate_;
   std::shared_ptr<Session> session_;
   std::atomic<std::uint64_t> refused_late_puts_{0};

@@ -27,12 +27,14 @@ std::uint64_t room_of(std::uint64_t value_bytes) {
 }  // namespace
 
 std::vector<Positions> cut_batches(const Positions& positions,
-                                   std::span<const std::uint64_t> value_bytes) {
+                                   std::span<const std::uint64_t> value_bytes,
+                                   std::uint64_t staging_bytes) {
+  const std::uint64_t bytes_max = std::min(kBatchBytes, staging_bytes / 4);
   std::vector<Positions> batches;
   std::uint64_t bytes = 0;
   for (const std::size_t position : positions) {
     const std::uint64_t room = room_of(value_bytes[position]);
-    if (batches.empty() || bytes + room > kBatchBytes || batches.back().size() == kBatchItems) {
+    if (batches.empty() || bytes + room > bytes_max || batches.back().size() == kBatchItems) {
       batches.emplace_back();
       bytes = 0;
     }

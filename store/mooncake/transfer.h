@@ -25,7 +25,8 @@ using Positions = std::vector<std::size_t>;
 // moved at once: large enough for a call to be cheap, small enough for one to be copied
 // while another is under way, and for several to fit the staging memory.
 std::vector<Positions> cut_batches(const Positions& positions,
-                                   std::span<const std::uint64_t> value_bytes);
+                                   std::span<const std::uint64_t> value_bytes,
+                                   std::uint64_t staging_bytes);
 
 struct Transfer {
   // Room for the values of the items at `positions` in `region`, one after the other.

@@ -1,0 +1,84 @@
+#include "store/mooncake/call_pool.h"
+
+#include <gtest/gtest.h>
+#include <pthread.h>
+#include <signal.h>
+
+#include <atomic>
+#include <memory>
+#include <semaphore>
+
+namespace newmoon {
+namespace {
+
+using std::chrono::milliseconds;
+
+class CallPoolTest : public ::testing::Test {
+ protected:
+  Time in(Duration duration) const { return clock_.now() + duration; }
+  Time later() const { return in(std::chrono::seconds(30)); }
+
+  SystemClock clock_;
+  std::binary_semaphore go_{0};
+};
+
+TEST_F(CallPoolTest, RunsACallAndTellsWhenItIsDone) {
+  CallPool pool(1, "test", clock_);
+  std::atomic<bool> ran{false};
+  EXPECT_TRUE(pool.start([&] { ran = true; })->wait(later()));
+  EXPECT_TRUE(ran);
+}
+
+TEST_F(CallPoolTest, WhatACallHoldsLivesUntilItEndsAndNoLonger) {
+  CallPool pool(1, "test", clock_);
+  const auto held = std::make_shared<int>(7);
+  std::binary_semaphore begun{0};
+  const auto call = pool.start([&, held] {
+    begun.release();
+    go_.acquire();
+  });
+  begun.acquire();
+  EXPECT_FALSE(call->wait(in(milliseconds(1))));
+  EXPECT_EQ(held.use_count(), 2);
+  go_.release();
+  EXPECT_TRUE(call->wait(later()));
+  EXPECT_EQ(held.use_count(), 1);
+}
+
+TEST_F(CallPoolTest, ACallThatNobodyWaitsForAnyMoreIsNotBegun) {
+  CallPool pool(1, "test", clock_);
+  const auto busy = pool.start([&] { go_.acquire(); });
+  std::atomic<bool> ran{false};
+  EXPECT_FALSE(pool.start([&] { ran = true; })->wait(in(milliseconds(1))));
+  go_.release();
+  EXPECT_TRUE(pool.start([] {})->wait(later()));  // behind it in the queue
+  EXPECT_FALSE(ran);
+}
+
+TEST_F(CallPoolTest, StopWaitsForWhatRuns) {
+  CallPool pool(2, "test", clock_);
+  const auto held = std::make_shared<int>(7);
+  std::binary_semaphore begun{0};
+  pool.start([&, held] {
+    begun.release();
+    go_.acquire();
+  });
+  begun.acquire();
+  EXPECT_FALSE(pool.stop(in(milliseconds(5))));
+  go_.release();
+  EXPECT_TRUE(pool.stop(later()));
+  EXPECT_EQ(held.use_count(), 1);
+}
+
+TEST_F(CallPoolTest, WorkersLeaveSignalsToTheProgram) {
+  CallPool pool(1, "test", clock_);
+  sigset_t blocked;
+  ASSERT_TRUE(pool.start([&] { pthread_sigmask(SIG_SETMASK, nullptr, &blocked); })->wait(later()));
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) {
+    EXPECT_TRUE(sigismember(&blocked, signal)) << signal;
+  }
+  EXPECT_FALSE(sigismember(&blocked, SIGSEGV));
+}
+
+}  // namespace
+}  // namespace newmoon

@@ -1,0 +1,267 @@
+// MooncakeStore over a client that does as told; over the real one in
+// store/conformance_test.cc and store/mooncake/mooncake_real_test.cc.
+#include "store/mooncake/mooncake_store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "store/mooncake/testing/fake_client.h"
+#include "store/testing/blocks.h"
+
+namespace newmoon {
+namespace {
+
+using namespace newmoon::testing;  // NOLINT: the vocabulary of these tests
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+
+Code code_of(const auto& result) { return result ? Code::kInternal : result.error().code; }
+
+class MooncakeStoreTest : public ::testing::Test {
+ protected:
+  MooncakeStoreTest() {
+    config_.master_server_address = "127.0.0.1:1";
+    config_.local_buffer_bytes = 4 << 20;
+    options_.timeout = std::chrono::seconds(10);
+  }
+  ~MooncakeStoreTest() override { fake_.let_go(); }
+
+  MooncakeStore& store() {
+    if (store_ == nullptr) {
+      auto opened =
+          MooncakeStore::open_with([this] { return std::make_unique<FakeMooncakeClient>(fake_); },
+                                   config_, clock_, options_);
+      if (!opened) throw std::runtime_error(opened.error().message);
+      store_ = std::move(*opened);
+    }
+    return *store_;
+  }
+  // The next call that blocks in the wheel makes its caller wait no longer than that.
+  void impatient() { options_.timeout = milliseconds(30); }
+
+  SystemClock clock_;
+  MooncakeConfig config_;
+  MooncakeOptions options_;
+  FakeMooncake fake_;
+  std::unique_ptr<MooncakeStore> store_;
+};
+
+TEST_F(MooncakeStoreTest, AValueIsHeaderAndPayloadInOnePiece) {
+  ASSERT_TRUE(put_one(store(), key_of(1, 1), 100));
+  MutexLock lock(fake_.mutex);
+  ASSERT_EQ(fake_.values.size(), 1u);
+  const auto& [key, value] = *fake_.values.begin();
+  EXPECT_EQ(key, key_of(1, 1).to_string());
+  ASSERT_EQ(value.size(), sizeof(ValueHeader) + 100);
+  EXPECT_EQ(value.substr(0, 4), "VKNM");
+  const TestBlock block(100, key_of(1, 1).block.event_int());
+  EXPECT_EQ(to_bytes(value.substr(sizeof(ValueHeader))), block.bytes());
+}
+
+TEST_F(MooncakeStoreTest, ABatchLargerThanTheStagingMemoryGoesThrough) {
+  const TestBlock block(300'000, 5);
+  std::vector<PutItem> puts;
+  std::vector<GetItem> gets;
+  std::vector<TestBlock> targets;
+  for (std::size_t i = 0; i < 50; ++i) targets.emplace_back(300'000, 9);
+  for (std::size_t i = 0; i < 50; ++i) {
+    puts.push_back(put_item(key_of(1, i), block));
+    gets.push_back({key_of(1, i), targets[i].target()});
+  }
+  for (const Status& status : store().put(puts)) ASSERT_TRUE(status) << status.error().message;
+  for (const auto& value : store().get(gets)) ASSERT_TRUE(value) << value.error().message;
+  for (const TestBlock& target : targets) ASSERT_EQ(target.bytes(), block.bytes());
+}
+
+TEST_F(MooncakeStoreTest, AValueLargerThanTheStagingMemoryIsRefused) {
+  EXPECT_EQ(code_of(put_one(store(), key_of(1, 1), 5 << 20)), Code::kBadRequest);
+  EXPECT_EQ(fake_.count(), 0u);
+}
+
+// --- codes -------------------------------------------------------------------------
+
+TEST_F(MooncakeStoreTest, NegativeCodesAreErrors) {
+  ASSERT_TRUE(put_one(store(), key_of(1, 1)));
+  const std::pair<std::int64_t, Code> cases[] = {
+      {-200, Code::kBusy},        {-704, Code::kMiss},     {-707, Code::kMiss},
+      {-900, Code::kUnavailable}, {-901, Code::kDeadline}, {-12345, Code::kInternal}};
+  for (const auto& [code, meaning] : cases) {
+    for (const char* call : {"put", "get", "exist", "remove", "health"}) fake_.set_code(call, code);
+    EXPECT_EQ(code_of(put_one(store(), key_of(1, 2))), meaning) << code;
+    EXPECT_EQ(code_of(check_one(store(), key_of(1, 1))), meaning) << code;
+    const Shard shard;
+    const BlockHash block = block_of(1);
+    EXPECT_EQ(code_of(store().hit_prefix(scope_of(1), {&shard, 1}, {&block, 1})), meaning) << code;
+    EXPECT_FALSE(store().ping()) << code;
+  }
+}
+
+TEST_F(MooncakeStoreTest, AnErrorBehindTheFirstMissChangesNothing) {
+  for (std::uint64_t i = 0; i < 3; ++i) ASSERT_TRUE(put_one(store(), key_of(1, i)));
+  const Shard shard;
+  EXPECT_EQ(store().hit_prefix(scope_of(1), {&shard, 1}, blocks_of(0, 3000)), 3u);
+}
+
+TEST_F(MooncakeStoreTest, AnExceptionOfTheWheelIsAnErrorWithItsText) {
+  store();
+  {
+    MutexLock lock(fake_.mutex);
+    fake_.raises = "mooncake put: TypeError: no";
+  }
+  const Status status = put_one(store(), key_of(1, 1));
+  ASSERT_FALSE(status);
+  EXPECT_THAT(status.error().message, HasSubstr("TypeError: no"));
+}
+
+TEST_F(MooncakeStoreTest, SetupThatFailsSaysSo) {
+  fake_.set_code("setup", -600);
+  const auto opened = MooncakeStore::open_with(
+      [this] { return std::make_unique<FakeMooncakeClient>(fake_); }, config_, clock_, options_);
+  ASSERT_FALSE(opened);
+  EXPECT_EQ(opened.error().code, Code::kBadRequest);
+  EXPECT_THAT(opened.error().message, HasSubstr("setup"));
+}
+
+// Mooncake answers 0 for a key that somebody else is writing, or died over.
+TEST_F(MooncakeStoreTest, APutOfWhatCannotBeReadIsNoSuccess) {
+  {
+    MutexLock lock(fake_.mutex);
+    fake_.being_written.insert(key_of(1, 2).to_string());
+  }
+  const TestBlock block(100, 1);
+  std::vector<PutItem> puts;
+  for (std::uint64_t i = 1; i <= 3; ++i) puts.push_back(put_item(key_of(1, i), block));
+  const std::vector<Status> statuses = store().put(puts);
+  EXPECT_TRUE(statuses[0]);
+  EXPECT_EQ(code_of(statuses[1]), Code::kBusy);
+  EXPECT_TRUE(statuses[2]);
+}
+
+TEST_F(MooncakeStoreTest, AnotherWriterOfTheSameKeyIsWaitedForShortly) {
+  store();
+  {
+    MutexLock lock(fake_.mutex);
+    fake_.being_written.insert(key_of(1, 2).to_string());
+  }
+  std::thread other([&] {
+    clock_.sleep_until(clock_.now() + milliseconds(5));
+    MutexLock lock(fake_.mutex);
+    fake_.values[key_of(1, 2).to_string()] = "theirs";
+  });
+  EXPECT_TRUE(put_one(store(), key_of(1, 2)));
+  other.join();
+}
+
+// --- deadlines ---------------------------------------------------------------------
+
+TEST_F(MooncakeStoreTest, ALateReadWritesIntoNobodysMemory) {
+  ASSERT_TRUE(put_one(store(), key_of(1, 1)));
+  store_.reset();
+  impatient();
+  store();
+  fake_.hold();
+  TestBlock into(100, 12345);
+  EXPECT_EQ(code_of(get_one(*store_, key_of(1, 1), into)), Code::kDeadline);
+  fake_.let_go();
+  store_.reset();  // the call has ended
+  EXPECT_EQ(into.bytes(), TestBlock(100, 12345).bytes());
+}
+
+TEST_F(MooncakeStoreTest, ALatePutReadsTheBytesOfTheCall) {
+  impatient();
+  store();
+  fake_.hold();
+  {
+    const TestBlock block(100, 7);
+    EXPECT_EQ(code_of(put_one(*store_, key_of(1, 1), block)), Code::kDeadline);
+  }  // gone, as a caller's memory may be
+  fake_.await_waiting(1);
+  fake_.let_go();
+  store_.reset();
+  const TestBlock block(100, 7);
+  MutexLock lock(fake_.mutex);
+  const std::string& value = fake_.values.begin()->second;
+  EXPECT_EQ(to_bytes(value.substr(sizeof(ValueHeader))), block.bytes());
+}
+
+TEST_F(MooncakeStoreTest, EveryCallEndsWhileTheWheelHangs) {
+  impatient();
+  store();
+  fake_.hold();
+  const Shard shard;
+  const std::vector<BlockHash> blocks = blocks_of(0, 10);
+  for (int i = 0; i < 6; ++i) {  // more than there are workers
+    EXPECT_EQ(code_of(store().hit_prefix(scope_of(1), {&shard, 1}, blocks)), Code::kDeadline);
+  }
+  EXPECT_EQ(code_of(put_one(store(), key_of(1, 1))), Code::kDeadline);
+  EXPECT_EQ(code_of(store().ping()), Code::kDeadline);
+  EXPECT_TRUE(store().purge_scope(scope_of(1), true));
+  fake_.let_go();
+  store_.reset();
+  EXPECT_EQ(fake_.count(), 0u);  // what nobody waited for was never begun
+}
+
+TEST_F(MooncakeStoreTest, TheEndWaitsForWhatRunsButNotForEver) {
+  impatient();
+  options_.stop_timeout = milliseconds(50);
+  store();
+  fake_.hold();
+  (void)store().ping();
+  store_.reset();
+  fake_.await_waiting(1);  // still there: left to itself
+  fake_.let_go();
+  MutexLock lock(fake_.mutex);
+  EXPECT_FALSE(fake_.closed);
+}
+
+TEST_F(MooncakeStoreTest, AnOrderlyEndClosesTheClient) {
+  store();
+  store_.reset();
+  MutexLock lock(fake_.mutex);
+  EXPECT_TRUE(fake_.closed);
+}
+
+// --- purges ------------------------------------------------------------------------
+
+TEST_F(MooncakeStoreTest, APurgeHidesAtOnceAndWaitsForNothing) {
+  impatient();
+  ASSERT_TRUE(put_one(store(), key_of(1, 1)));
+  ASSERT_TRUE(put_one(store(), key_of(2, 1)));
+  fake_.set_code("regex", -900);  // the master is not to be reached
+  ASSERT_TRUE(store().purge_scope(scope_of(1), false));
+  EXPECT_FALSE(is_there(store(), key_of(1, 1)));
+  EXPECT_EQ(code_of(check_one(store(), key_of(1, 1))), Code::kMiss);
+  EXPECT_EQ(code_of(put_one(store(), key_of(1, 1))), Code::kDeadline);
+  EXPECT_TRUE(check_one(store(), key_of(2, 1)));
+  EXPECT_EQ(fake_.count(), 2u);
+}
+
+TEST_F(MooncakeStoreTest, AFailedPassIsTriedAgainUntilTheScopeIsEmpty) {
+  ASSERT_TRUE(put_one(store(), key_of(1, 1)));
+  ASSERT_TRUE(put_one(store(), key_of(2, 1)));
+  fake_.set_code("regex", -900);
+  ASSERT_TRUE(store().purge_scope(scope_of(1), false));
+  {
+    MutexLock lock(fake_.mutex);
+    while (fake_.passes < 1) fake_.changed.wait(fake_.mutex);
+  }
+  fake_.set_code("regex", 0);
+  ASSERT_TRUE(put_one(store(), key_of(1, 2)));  // once it is empty
+  EXPECT_TRUE(check_one(store(), key_of(1, 2)));
+  EXPECT_EQ(code_of(check_one(store(), key_of(1, 1))), Code::kMiss);
+  EXPECT_TRUE(check_one(store(), key_of(2, 1)));
+}
+
+TEST_F(MooncakeStoreTest, WhatWasBeingWrittenDuringAPurgeIsPurgedLater) {
+  options_.recheck_delays = {milliseconds(20), milliseconds(20)};
+  ASSERT_TRUE(store().purge_scope(scope_of(1), true));
+  MutexLock lock(fake_.mutex);
+  while (fake_.passes < 1) fake_.changed.wait(fake_.mutex);
+  fake_.values[key_of(1, 1).to_string()] = "complete at last";
+  while (!fake_.values.empty()) fake_.changed.wait(fake_.mutex);
+}
+
+}  // namespace
+}  // namespace newmoon

@@ -1,0 +1,161 @@
+// A Mooncake store in memory behind MooncakeClient, that does what a test asks of it.
+#pragma once
+
+#include <condition_variable>
+#include <cstring>
+#include <map>
+#include <regex>
+#include <set>
+#include <string>
+
+#include "base/thread_annotations.h"
+#include "store/mooncake/client.h"
+
+namespace newmoon::testing {
+
+// What the client and the test share: the client belongs to the store under test.
+struct FakeMooncake {
+  Mutex mutex;
+  std::condition_variable_any changed;
+  std::map<std::string, std::string, std::less<>> values NM_GUARDED_BY(mutex);
+  std::set<std::string, std::less<>> being_written NM_GUARDED_BY(mutex);
+  // The code that every item of a batch, or a call, answers; 0: what is true.
+  std::map<std::string, std::int64_t> codes NM_GUARDED_BY(mutex);
+  std::string raises NM_GUARDED_BY(mutex);  // an exception's text; "": none
+  bool held NM_GUARDED_BY(mutex) = false;   // calls wait before they do anything
+  int waiting NM_GUARDED_BY(mutex) = 0;
+  int passes NM_GUARDED_BY(mutex) = 0;  // of remove_by_regex
+  bool closed NM_GUARDED_BY(mutex) = false;
+
+  void set_code(const std::string& call, std::int64_t code) {
+    MutexLock lock(mutex);
+    codes[call] = code;
+  }
+  void hold() {
+    MutexLock lock(mutex);
+    held = true;
+  }
+  void let_go() {
+    MutexLock lock(mutex);
+    held = false;
+    changed.notify_all();
+  }
+  void await_waiting(int count) {
+    MutexLock lock(mutex);
+    while (waiting < count) changed.wait(mutex);
+  }
+  std::size_t count() {
+    MutexLock lock(mutex);
+    return values.size();
+  }
+};
+
+class FakeMooncakeClient final : public MooncakeClient {
+ public:
+  explicit FakeMooncakeClient(FakeMooncake& fake) : fake_(fake) {}
+
+  Result<std::int64_t> setup(const MooncakeConfig&) override { return one("setup"); }
+  Result<std::int64_t> register_buffer(MooncakeBuffer) override { return one("register_buffer"); }
+
+  Status batch_put_from(std::span<const std::string_view> keys,
+                        std::span<const MooncakeBuffer> values,
+                        std::span<std::int64_t> codes) override {
+    return each("put", keys, codes, [&](std::size_t i) NM_REQUIRES(fake_.mutex) {
+      if (fake_.being_written.contains(keys[i])) return std::int64_t{0};
+      fake_.values.try_emplace(std::string(keys[i]), static_cast<const char*>(values[i].data),
+                               values[i].bytes);
+      return std::int64_t{0};
+    });
+  }
+  Status batch_get_into(std::span<const std::string_view> keys,
+                        std::span<const MooncakeBuffer> values,
+                        std::span<std::int64_t> codes) override {
+    return each("get", keys, codes, [&](std::size_t i) NM_REQUIRES(fake_.mutex) {
+      const auto found = fake_.values.find(keys[i]);
+      if (found == fake_.values.end()) return std::int64_t{-704};
+      if (found->second.size() > values[i].bytes) return std::int64_t{-600};
+      std::memcpy(values[i].data, found->second.data(), found->second.size());
+      return static_cast<std::int64_t>(found->second.size());
+    });
+  }
+  Status batch_is_exist(std::span<const std::string_view> keys,
+                        std::span<std::int64_t> codes) override {
+    return each("exist", keys, codes, [&](std::size_t i) NM_REQUIRES(fake_.mutex) {
+      return std::int64_t{fake_.values.contains(keys[i])};
+    });
+  }
+  Result<std::int64_t> get_size(std::string_view key) override {
+    MutexLock lock(fake_.mutex);
+    const auto found = fake_.values.find(key);
+    return found == fake_.values.end() ? -704 : static_cast<std::int64_t>(found->second.size());
+  }
+  Result<std::int64_t> upsert_from(std::string_view key, MooncakeBuffer value) override {
+    MutexLock lock(fake_.mutex);
+    fake_.values[std::string(key)] = {static_cast<const char*>(value.data), value.bytes};
+    return 0;
+  }
+  Status batch_remove(std::span<const std::string_view> keys,
+                      std::span<std::int64_t> codes) override {
+    return each("remove", keys, codes, [&](std::size_t i) NM_REQUIRES(fake_.mutex) {
+      if (fake_.being_written.contains(keys[i])) return std::int64_t{-703};
+      return std::int64_t{fake_.values.erase(std::string(keys[i])) > 0 ? 0 : -704};
+    });
+  }
+  Result<std::int64_t> remove_by_regex(const std::string& pattern) override {
+    const Result<std::int64_t> code = one("regex");
+    MutexLock lock(fake_.mutex);
+    ++fake_.passes;
+    fake_.changed.notify_all();
+    if (!code || *code < 0) return code;
+    const std::regex regex(pattern);
+    return static_cast<std::int64_t>(std::erase_if(
+        fake_.values, [&](const auto& value) { return std::regex_search(value.first, regex); }));
+  }
+  Result<std::int64_t> remove_all() override {
+    MutexLock lock(fake_.mutex);
+    const auto count = static_cast<std::int64_t>(fake_.values.size());
+    fake_.values.clear();
+    return count;
+  }
+  Result<std::int64_t> health_check() override { return one("health"); }
+  Result<std::int64_t> close() override {
+    const Result<std::int64_t> code = one("close");
+    MutexLock lock(fake_.mutex);
+    fake_.closed = true;
+    return code;
+  }
+
+ private:
+  void wait_while_held() NM_REQUIRES(fake_.mutex) {
+    ++fake_.waiting;
+    fake_.changed.notify_all();
+    while (fake_.held) fake_.changed.wait(fake_.mutex);
+    --fake_.waiting;
+  }
+  std::int64_t code_of(const std::string& call) NM_REQUIRES(fake_.mutex) {
+    const auto found = fake_.codes.find(call);
+    return found == fake_.codes.end() ? 0 : found->second;
+  }
+  Result<std::int64_t> one(const std::string& call) {
+    MutexLock lock(fake_.mutex);
+    wait_while_held();
+    if (!fake_.raises.empty()) return fail(Code::kInternal, fake_.raises);
+    return code_of(call);
+  }
+  template <class Function>
+  Status each(const std::string& call, std::span<const std::string_view> keys,
+              std::span<std::int64_t> codes, const Function& code) {
+    MutexLock lock(fake_.mutex);
+    wait_while_held();
+    if (!fake_.raises.empty()) return fail(Code::kInternal, fake_.raises);
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      codes[i] = code_of(call);
+      if (codes[i] == 0) codes[i] = code(i);
+    }
+    return {};
+  }
+
+  FakeMooncake& fake_;
+};
+
+}  // namespace newmoon::testing
