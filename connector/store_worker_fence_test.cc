@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "connector/testing/worker_fixture.h"
+#include "store/circuit_breaker_store.h"
 
 namespace newmoon::testing {
 namespace {
@@ -275,6 +276,31 @@ TEST_F(StoreWorkerFenceTest, DrainWaitsForBothQueuesAndDropsNothing) {
   EXPECT_EQ(drained, 1);
   EXPECT_TRUE(stored(2));
   EXPECT_THAT(worker_->get_finished().loads.at(0).failed_blocks, IsEmpty());
+}
+
+// A store that is gone: the fence needs none, and whoever wants the bytes gone hears no.
+TEST_F(StoreWorkerFenceTest, WithoutItsStoreAFenceIsTrueAndRemoveAllFailsAtOnce) {
+  SystemClock clock;
+  auto inner = std::make_unique<FakeStore>();
+  FakeStore& backend = *inner;
+  backend.put_error = Error{Code::kUnavailable, "gone"};
+  CircuitBreakerStore store(std::move(inner), "the store", clock, {.failures_max = 1});
+  StoreWorker worker(default_options(), store, memory_, send_, receive_);
+  worker.wait_for_save(step_with(save_job(7, 1, {2})));
+  send_.run_all();
+  ASSERT_EQ(store.figures().state, CircuitBreaker::State::kOpen);
+
+  std::vector<Result<ResetAck>> acks;
+  const auto note = [&](Result<ResetAck> ack) { acks.push_back(std::move(ack)); };
+  worker.reset({.epoch = 2, .mode = ResetMode::kFence}, note);
+  worker.reset({.epoch = 3, .mode = ResetMode::kRemoveAll, .remove = true}, note);
+  send_.run_all();
+  receive_.run_all();
+  ASSERT_THAT(acks, SizeIs(2));
+  EXPECT_TRUE(acks[0]);
+  ASSERT_FALSE(acks[1]);
+  EXPECT_EQ(acks[1].error().code, Code::kUnavailable);
+  EXPECT_EQ(worker.status().floor, 3u);
 }
 
 TEST_F(StoreWorkerFenceTest, DrainsAndResetsBehindAStuckTransferAreBounded) {

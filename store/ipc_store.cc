@@ -19,6 +19,8 @@ constexpr std::size_t kIdleConnectionsMax = 8;
 // Payload of one message: large enough that the round trip is no cost, small enough
 // not to keep a worker of the server for long.
 constexpr std::size_t kBatchBytes = 4 << 20;
+// A ping has nothing to carry: one that takes longer says enough.
+constexpr Duration kPingTimeout = std::chrono::seconds(2);
 
 }  // namespace
 
@@ -295,7 +297,8 @@ Status IpcStore::remove(const Key& key) {
 }
 
 Status IpcStore::ping() {
-  const Result<Reply> reply = call(Op::kPing, {});
+  const Time until = clock_.now() + std::min(options_.timeout, kPingTimeout);
+  const Result<Reply> reply = call(Head{.op = Op::kPing}, {}, until);
   if (!reply) return std::unexpected(reply.error());
   return {};
 }

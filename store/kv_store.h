@@ -63,6 +63,10 @@ struct StoreStats {
   std::uint64_t evicted_blocks = 0;
   std::uint64_t refused_late_puts = 0;  // puts into a scope purged for good
   std::uint64_t unfinished_purges = 0;  // scopes purged whose bytes are not all back yet
+  // Of this process's breaker in front of the backend (store/circuit_breaker.h): how often
+  // it opened, and calls answered without the backend.
+  std::uint64_t breaker_opens = 0;
+  std::uint64_t calls_without_backend = 0;
 };
 
 class KvStore {

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "store/circuit_breaker_store.h"
 #include "store/ipc_store.h"
 #include "store/memory_store.h"
 #include "store/mooncake/config.h"
@@ -21,12 +22,20 @@ Result<std::unique_ptr<KvStore>> make_memory(const StoreOptions& options, Clock&
                                        clock, executor);
 }
 
+// Whatever lies behind a network or a socket can fall silent, and must hold up nobody.
+std::unique_ptr<KvStore> with_breaker(std::unique_ptr<KvStore> store, std::string name,
+                                      Clock& clock) {
+  auto guarded = std::make_unique<CircuitBreakerStore>(std::move(store), std::move(name), clock);
+  guarded->start_probing();
+  return guarded;
+}
+
 Result<std::unique_ptr<KvStore>> make_ipc(const std::string& url, const StoreOptions& options,
                                           Clock& clock) {
   Result<std::unique_ptr<IpcStore>> store =
       IpcStore::open(url, clock, {.timeout = options.timeout});
   if (!store) return std::unexpected(store.error());
-  return std::move(*store);
+  return with_breaker(std::move(*store), "the store at " + url, clock);
 }
 
 Result<std::unique_ptr<KvStore>> make_mooncake(const std::string& url, const StoreOptions& options,
@@ -36,7 +45,7 @@ Result<std::unique_ptr<KvStore>> make_mooncake(const std::string& url, const Sto
   Result<std::unique_ptr<MooncakeStore>> store =
       MooncakeStore::open(*config, clock, {.timeout = options.timeout});
   if (!store) return std::unexpected(store.error());
-  return std::move(*store);
+  return with_breaker(std::move(*store), "the store at " + url, clock);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/testing/temp_dir.h"
+#include "store/circuit_breaker_store.h"
 #include "store/faulty_store.h"
 #include "store/ipc_server.h"
 #include "store/ipc_store.h"
@@ -73,8 +74,9 @@ inline StoreParts make_ipc(std::uint64_t budget_bytes) {
   auto client = IpcStore::open(directory.endpoint("store"), setup.add<SystemClock>(),
                                {.timeout = std::chrono::seconds(60)});
   EXPECT_TRUE(client) << client.error().message;
-  setup.store = client->get();
-  setup.parts.push_back(std::move(*client));
+  // As make_store() has it, but for the pings, which depend on time.
+  setup.store = &setup.add<CircuitBreakerStore>(std::move(*client), "the store server",
+                                                setup.add<SystemClock>());
   return setup;
 }
 
