@@ -4,6 +4,7 @@
 
 #include "admin/protocol.h"
 #include "base/testing/formats_page.h"
+#include "hash/scope_text.h"
 
 namespace newmoon {
 namespace {
@@ -70,6 +71,38 @@ TEST(AdminFormatsTest, OwnReplies) {
   const Request reset{.body = ResetRequest(), .request_id = 3};
   EXPECT_EQ(encode_reply(reset, ack), frames_example("admin-reset-reply"));
   EXPECT_EQ(encode_error(1, {Code::kFenced, "epoch 7 is gone"}), frames_example("admin-error"));
+}
+
+TEST(AdminFormatsTest, CommandsThatLookIntoTheStore) {
+  const ScopeId scope = *lookup_example().scope;
+  expect_request("admin-stats", 6, Request{.body = StatsRequest()});
+  ScopesRequest page;
+  page.after.emplace().bytes.back() = 1;
+  expect_request("admin-scopes", 7, Request{.body = page});
+  expect_request("admin-purge", 8,
+                 Request{.body = PurgeRequest{{.scope = {}, .name_space = "run-7"}}});
+  expect_request("admin-purge-scope", 9,
+                 Request{.body = PurgeRequest{{.scope = scope, .name_space = {}}}});
+
+  RankStats stats{.epoch = 8, .floor = 8, .weight_writes = 5};
+  stats.transfers.saved_blocks = 300;
+  stats.purges = {.accepted = 1, .done = 1};
+  stats.server.requests = 12;
+  stats.store = {.blocks = 300, .bytes = 42000, .budget_bytes = std::uint64_t{1} << 32};
+  const Request ask_stats{.body = StatsRequest(), .request_id = 6};
+  EXPECT_EQ(encode_reply(ask_stats, stats), frames_example("admin-stats-reply"));
+
+  const Scope named{"run-7", "Qwen/Qwen3-0.6B", "block=16;dtype=bf16;tp=2",
+                    LabelIdentity{"step-42"}};
+  ASSERT_EQ(named.id(), scope);
+  const ScopesPage scopes{.scopes = {{scope, describe(named), 300, 42000, {"engine-1"}}}};
+  const Request ask_scopes{.body = page, .request_id = 7};
+  EXPECT_EQ(encode_reply(ask_scopes, scopes), frames_example("admin-scopes-reply"));
+  EXPECT_THAT(formats_page(), Contains(describe(named)));
+
+  const Request purge{.body = PurgeRequest(), .request_id = 8};
+  EXPECT_EQ(encode_reply(purge, PurgeAck{.scopes = 1, .blocks = 300, .bytes = 42000}),
+            frames_example("admin-purge-reply"));
 }
 
 TEST(AdminFormatsTest, Limits) {

@@ -28,6 +28,15 @@ class LookupBackend {
   // `done` once every job queued or running now has ended.
   virtual void drain(std::function<void(Result<FenceAck>)> done) = 0;
 
+  // Figures of this rank and of the store; those of the server are filled in by it.
+  // Blocks on the store, as the two below; all three are called from the bulk executor.
+  virtual RankStats rank_stats() = 0;
+  virtual Result<ScopesPage> list_scopes(const ScopesRequest& request) = 0;
+  // Rule PURGE: refused with kBusy, whole, while anyone uses a scope of the selection.
+  // `done` is called once it is known what will be purged; the purge comes after it,
+  // before the call returns, and rank_stats() tells how it went.
+  virtual void purge(const PurgeRequest& request, std::function<void(Result<PurgeAck>)> done) = 0;
+
   // What fence() would answer now, changing nothing: the answer to a ping.
   virtual FenceAck status() = 0;
 };

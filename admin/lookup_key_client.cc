@@ -1,6 +1,7 @@
 #include "admin/lookup_key_client.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/log.h"
@@ -193,6 +194,57 @@ bool LookupKeyClient::ResetAnswer::all_ok() const {
                              [](const RankAnswer& answer) { return answer.ack.has_value(); });
 }
 
+// ---- to one rank ----
+
+Result<RankStats> LookupKeyClient::stats(std::size_t rank, Time deadline) {
+  Result<ReplyBody> body = ask(rank, Request{.body = StatsRequest()}, deadline);
+  if (!body) return std::unexpected(body.error());
+  return std::get<RankStats>(std::move(*body));
+}
+
+Result<std::vector<ScopeUsage>> LookupKeyClient::scopes(std::size_t rank, Time deadline) {
+  std::vector<ScopeUsage> scopes;
+  ScopesRequest request;
+  while (true) {
+    Result<ReplyBody> body = ask(rank, Request{.body = request}, deadline);
+    if (!body) return std::unexpected(body.error());
+    auto& page = std::get<ScopesPage>(*body);
+    std::ranges::move(page.scopes, std::back_inserter(scopes));
+    if (!page.more) return scopes;
+    // A page that does not get on would be asked for for ever.
+    if (page.scopes.empty() || (request.after && page.scopes.back().scope <= *request.after)) {
+      return fail(Code::kBadRequest, "the pages of scopes are in no order");
+    }
+    request.after = page.scopes.back().scope;
+  }
+}
+
+Result<PurgeAck> LookupKeyClient::purge(std::size_t rank, const ScopeSelection& selection,
+                                        Time deadline) {
+  const Result<ReplyBody> body = ask(rank, Request{.body = PurgeRequest{selection}}, deadline);
+  if (!body) return std::unexpected(body.error());
+  return std::get<PurgeAck>(*body);
+}
+
+Result<ReplyBody> LookupKeyClient::ask(std::size_t rank, const Request& request, Time deadline) {
+  if (is_foreign()) {
+    return fail(Code::kBadRequest, "upstream's servers know no stats, scopes or purge");
+  }
+  poll();
+  const std::uint64_t id = ++last_id_;
+  const Status sent = send(rank, id, request, deadline);
+  if (!sent) return std::unexpected(sent.error());
+  question_ = Question{rank, id, request.body.index(), std::nullopt};
+  while (!question_->answer && clock_.now() < deadline) {
+    transport_.wait(deadline);
+    poll();
+  }
+  const std::optional<Result<ReplyBody>> answer = std::move(question_->answer);
+  question_.reset();
+  if (answer) return *answer;
+  return fail(Code::kDeadline, "rank " + std::to_string(rank) + " did not answer in time");
+}
+
 // ---- messages ----
 
 Frames LookupKeyClient::encode(std::uint64_t id, const Request& request) const {
@@ -232,6 +284,10 @@ void LookupKeyClient::take(std::size_t rank, std::uint64_t id, const Frames& fra
         is_foreign() ? decode_foreign_lookup_reply(frames) : decode_lookup(frames);
     open_lookups_.erase(open);
     return;
+  }
+  if (question_ && question_->id == id && question_->rank == rank) {
+    const Result<Reply> reply = decode_reply(frames, question_->request_index);
+    question_->answer = reply ? reply->body : std::unexpected(reply.error());
   }
   if (!round_) return;
   const auto asked = round_->rank_of_id.find(id);

@@ -68,6 +68,14 @@ class LookupKeyClient {
   // Round trip to every rank, e.g. at start; as reset() in its waiting.
   ResetAnswer ping(Time deadline);
 
+  // One question to one rank: stats, scopes, purge. Blocks until it answered or
+  // `deadline`: kDeadline. kUnavailable: it could not be sent. kBadRequest: the server is
+  // upstream's, which knows none of them. Whatever else the rank answers.
+  Result<RankStats> stats(std::size_t rank, Time deadline);
+  // All pages.
+  Result<std::vector<ScopeUsage>> scopes(std::size_t rank, Time deadline);
+  Result<PurgeAck> purge(std::size_t rank, const ScopeSelection& selection, Time deadline);
+
   // Takes in what has arrived, and probes the silent ranks. Called by every method
   // above; call it when idle too.
   void poll();
@@ -84,6 +92,13 @@ class LookupKeyClient {
     std::size_t request_index;
     std::unordered_map<std::uint64_t, std::size_t> rank_of_id;
     std::vector<RankAnswer> answers;  // by rank
+  };
+  // One question to one rank.
+  struct Question {
+    std::size_t rank;
+    std::uint64_t id;
+    std::size_t request_index;
+    std::optional<Result<ReplyBody>> answer;
   };
   struct Rank {
     bool silent = false;
@@ -102,6 +117,7 @@ class LookupKeyClient {
   // Asks ranks [0, count).
   ResetAnswer ask_ranks(const Request& request, std::size_t count, Time deadline);
   void ask_rank(std::size_t rank, const Request& request, Time deadline);
+  Result<ReplyBody> ask(std::size_t rank, const Request& request, Time deadline);
   bool is_waiting() const;
   void give_up_on(std::size_t rank);
 
@@ -113,6 +129,7 @@ class LookupKeyClient {
   std::unordered_map<std::string, Lookup> lookups_;              // by request id
   std::unordered_map<std::uint64_t, std::string> open_lookups_;  // request id by message id
   std::optional<Round> round_;
+  std::optional<Question> question_;
   std::vector<Rank> ranks_;
 };
 

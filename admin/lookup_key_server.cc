@@ -91,8 +91,35 @@ void LookupKeyServer::dispatch(Request request, ReplyFn reply) {
     backend_.reset(*reset, reply_with<ResetAck>(request, std::move(reply)));
   } else if (std::holds_alternative<DrainRequest>(request.body)) {
     backend_.drain(reply_with<FenceAck>(std::move(request), std::move(reply)));
-  } else {
+  } else if (std::holds_alternative<PingRequest>(request.body)) {
     reply(encode_reply(request, backend_.status()));
+  } else {
+    queue_store_command(std::move(request), std::move(reply));
+  }
+}
+
+void LookupKeyServer::queue_store_command(Request request, ReplyFn reply) {
+  if (queued_store_commands_.fetch_add(1) >= options_.queued_store_commands_max) {
+    --queued_store_commands_;
+    reply(encode_failure(request, {Code::kBusy, "too many stats, scopes or purges are queued"}));
+    return;
+  }
+  const auto shared = std::make_shared<const Request>(std::move(request));
+  bulk_.post([this, shared, reply = std::move(reply)] {
+    run_store_command(*shared, reply);
+    --queued_store_commands_;
+  });
+}
+
+void LookupKeyServer::run_store_command(const Request& request, const ReplyFn& reply) {
+  if (const auto* purge = std::get_if<PurgeRequest>(&request.body)) {
+    backend_.purge(*purge, reply_with<PurgeAck>(request, reply));
+  } else if (const auto* scopes = std::get_if<ScopesRequest>(&request.body)) {
+    reply_with<ScopesPage>(request, reply)(backend_.list_scopes(*scopes));
+  } else {
+    RankStats figures = backend_.rank_stats();
+    figures.server = stats();
+    reply(encode_reply(request, figures));
   }
 }
 

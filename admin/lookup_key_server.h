@@ -17,26 +17,20 @@
 
 namespace newmoon {
 
-struct LookupServerStats {
-  std::uint64_t requests = 0;
-  std::uint64_t bad_requests = 0;
-  std::uint64_t foreign_requests = 0;
-  std::uint64_t busy_lookups = 0;     // refused since too many were queued
-  std::uint64_t failed_requests = 0;  // something was thrown, such as memory that ran out
-};
-
 class LookupKeyServer {
  public:
   struct Options {
     int block_size = 16;  // tokens
     ProtocolLimits limits{};
-    std::size_t quick_lookup_blocks_max = 512;  // longer ones go to the bulk lane
-    std::size_t queued_hashes_max = 4'000'000;  // in both lanes (33 bytes each); then kBusy
+    std::size_t quick_lookup_blocks_max = 512;   // longer ones go to the bulk lane
+    std::size_t queued_hashes_max = 4'000'000;   // in both lanes (33 bytes each); then kBusy
+    std::size_t queued_store_commands_max = 16;  // stats, scopes and purge; then kBusy
   };
 
   // Lookups of up to quick_lookup_blocks_max blocks run on `quick`, longer ones on
   // `bulk`, so that a long one never holds up a short one. Fence, reset, drain and ping
-  // are handed to the backend within handle(). All references must outlive the server and its
+  // are handed to the backend within handle(); stats, scopes and purge, which ask the
+  // store, run on `bulk`. All references must outlive the server and its
   // executors' tasks.
   LookupKeyServer(LookupBackend& backend, Options options, Executor& quick, Executor& bulk);
 
@@ -50,6 +44,8 @@ class LookupKeyServer {
   void dispatch(Request request, ReplyFn reply);
   void queue_lookup(Request request, ReplyFn reply);
   Frames lookup(const Request& request);
+  void queue_store_command(Request request, ReplyFn reply);
+  void run_store_command(const Request& request, const ReplyFn& reply);
   void refuse(const Frames& message, const Error& error, const ReplyFn& reply);
 
   LookupBackend& backend_;
@@ -62,6 +58,7 @@ class LookupKeyServer {
   std::atomic<std::uint64_t> busy_lookups_{0};
   std::atomic<std::size_t> queued_hashes_{0};
   ErrorCounter thrown_{"lookup-server"};
+  std::atomic<std::size_t> queued_store_commands_{0};
 };
 
 }  // namespace newmoon

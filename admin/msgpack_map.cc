@@ -82,7 +82,12 @@ class MapVisitor : public msgpack::null_visitor {
     }
     return enter();
   }
-  bool start_array(std::uint32_t) { return depth_ > 0 && enter(); }
+  bool start_array(std::uint32_t) {
+    if (depth_ != 1 || in_key_) return depth_ > 0 && enter();
+    if (!enter()) return false;
+    map_.fields_.back().value = MsgpackMap::List();
+    return true;
+  }
   bool end_map() { return leave(); }
   bool end_array() { return leave(); }
   bool start_map_key() {
@@ -119,9 +124,14 @@ class MapVisitor : public msgpack::null_visitor {
     map_.fields_.push_back({key, std::monostate()});
     return true;
   }
-  bool add(MsgpackMap::Value value) {
+  bool add(const MsgpackMap::Scalar& value) {
     if (depth_ == 0 || (depth_ == 1 && in_key_) || ++elements_ > kElementsMax) return false;
-    if (depth_ == 1) map_.fields_.back().value = value;
+    if (depth_ == 1) {
+      std::visit([&](const auto& scalar) { map_.fields_.back().value = scalar; }, value);
+    } else if (depth_ == 2) {
+      auto* list = std::get_if<MsgpackMap::List>(&map_.fields_.back().value);
+      if (list != nullptr) list->items.push_back(value);
+    }
     return true;
   }
 
@@ -151,6 +161,19 @@ T MsgpackMap::get(std::string_view key, std::string_view type) {
   return T();
 }
 
+template <class T>
+std::vector<T> MsgpackMap::get_list(std::string_view key, std::string_view type) {
+  std::vector<T> values;
+  for (const Scalar& item : get<List>(key, type).items) {
+    if (const T* value = std::get_if<T>(&item)) {
+      values.push_back(*value);
+    } else if (status_) {
+      status_ = fail(Code::kBadRequest, "'" + std::string(key) + "' is not " + std::string(type));
+    }
+  }
+  return values;
+}
+
 std::uint64_t MsgpackMap::uint64(std::string_view key) {
   return get<std::uint64_t>(key, "an unsigned integer");
 }
@@ -159,6 +182,16 @@ std::string_view MsgpackMap::text(std::string_view key) {
   return get<std::string_view>(key, "a string");
 }
 ByteView MsgpackMap::bytes(std::string_view key) { return get<ByteView>(key, "a bin"); }
+
+std::vector<std::string_view> MsgpackMap::texts(std::string_view key) {
+  return get_list<std::string_view>(key, "a list of strings");
+}
+std::vector<ByteView> MsgpackMap::bins(std::string_view key) {
+  return get_list<ByteView>(key, "a list of bins");
+}
+bool MsgpackMap::has(std::string_view key) const {
+  return std::ranges::find(fields_, key, &Field::key) != fields_.end();
+}
 
 MsgpackMapWriter::MsgpackMapWriter(std::uint32_t pairs) {
   Sink sink{out_};
@@ -187,6 +220,26 @@ MsgpackMapWriter& MsgpackMapWriter::put_text(std::string_view key, std::string_v
 
 MsgpackMapWriter& MsgpackMapWriter::put_bytes(std::string_view key, ByteView value) {
   std::ranges::copy(value, put_bytes(key, value.size()).begin());
+  return *this;
+}
+
+MsgpackMapWriter& MsgpackMapWriter::put_texts(std::string_view key,
+                                              std::span<const std::string_view> texts) {
+  pack_text(out_, key);
+  Sink sink{out_};
+  packer(sink).pack_array(static_cast<std::uint32_t>(texts.size()));
+  for (const std::string_view text : texts) pack_text(out_, text);
+  return *this;
+}
+
+MsgpackMapWriter& MsgpackMapWriter::put_bins(std::string_view key, std::span<const Bytes> bins) {
+  pack_text(out_, key);
+  Sink sink{out_};
+  packer(sink).pack_array(static_cast<std::uint32_t>(bins.size()));
+  for (const Bytes& bin : bins) {
+    packer(sink).pack_bin(static_cast<std::uint32_t>(bin.size()));
+    append(out_, bin);
+  }
   return *this;
 }
 

@@ -1,10 +1,11 @@
-// The little msgpack that the admin channel uses: one flat map a message, and the
-// seed's list of strings. Reading is bounded in depth and in elements before anything
-// is allocated, so that no frame can cost more than a walk over its own bytes. Only
+// The little msgpack that the admin channel uses: one flat map a message, whose values may
+// be lists, and the seed's list of strings. Reading is bounded in depth and in elements before
+// anything is allocated, so that no frame can cost more than a walk over its own bytes. Only
 // msgpack_map.cc knows the msgpack library.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -29,6 +30,10 @@ class MsgpackMap {
   bool boolean(std::string_view key);
   std::string_view text(std::string_view key);
   ByteView bytes(std::string_view key);
+  // Lists of strings, and of bins.
+  std::vector<std::string_view> texts(std::string_view key);
+  std::vector<ByteView> bins(std::string_view key);
+  bool has(std::string_view key) const;
 
   // kBadRequest: the first wrong key and what is wrong with it.
   const Status& status() const { return status_; }
@@ -36,7 +41,11 @@ class MsgpackMap {
  private:
   friend class MapVisitor;
   // monostate: of a type that no message of ours holds.
-  using Value = std::variant<std::monostate, bool, std::uint64_t, std::string_view, ByteView>;
+  using Scalar = std::variant<std::monostate, bool, std::uint64_t, std::string_view, ByteView>;
+  struct List {
+    std::vector<Scalar> items;
+  };
+  using Value = std::variant<std::monostate, bool, std::uint64_t, std::string_view, ByteView, List>;
   struct Field {
     std::string_view key;
     Value value;
@@ -44,6 +53,8 @@ class MsgpackMap {
 
   template <class T>
   T get(std::string_view key, std::string_view type);
+  template <class T>
+  std::vector<T> get_list(std::string_view key, std::string_view type);
 
   std::vector<Field> fields_;
   Status status_;
@@ -59,6 +70,8 @@ class MsgpackMapWriter {
   MsgpackMapWriter& put_boolean(std::string_view key, bool value);
   MsgpackMapWriter& put_text(std::string_view key, std::string_view value);
   MsgpackMapWriter& put_bytes(std::string_view key, ByteView value);
+  MsgpackMapWriter& put_texts(std::string_view key, std::span<const std::string_view> texts);
+  MsgpackMapWriter& put_bins(std::string_view key, std::span<const Bytes> bins);
   // A bin of `size` bytes for the caller to fill before the next put.
   MutableByteView put_bytes(std::string_view key, std::size_t size);
 

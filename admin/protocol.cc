@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "admin/msgpack_map.h"
+#include "admin/store_codec.h"
 
 namespace newmoon {
 namespace {
@@ -173,6 +174,9 @@ Result<Body> decode_own_body(std::string_view tag, MsgpackMap& map, const Protoc
   if (tag == SCOPED_RESET_MSG) return decode_scoped_reset(map);
   if (tag == PING_MSG) return PingRequest();
   if (tag == DRAIN_MSG) return DrainRequest();
+  if (tag == STATS_MSG) return StatsRequest();
+  if (tag == SCOPES_MSG) return decode_scopes_request(map);
+  if (tag == PURGE_MSG) return decode_purge_request(map);
   return bad("unknown command '" + std::string(tag.substr(0, 32)) + "'");
 }
 
@@ -231,6 +235,15 @@ std::pair<std::string_view, Bytes> encode_body(const PingRequest&) {
 std::pair<std::string_view, Bytes> encode_body(const DrainRequest&) {
   return {DRAIN_MSG, MsgpackMapWriter(0).take()};
 }
+std::pair<std::string_view, Bytes> encode_body(const StatsRequest& stats) {
+  return {STATS_MSG, encode_map(stats)};
+}
+std::pair<std::string_view, Bytes> encode_body(const ScopesRequest& scopes) {
+  return {SCOPES_MSG, encode_map(scopes)};
+}
+std::pair<std::string_view, Bytes> encode_body(const PurgeRequest& purge) {
+  return {PURGE_MSG, encode_map(purge)};
+}
 
 // ---- replies ----
 
@@ -255,6 +268,10 @@ Bytes encode_reply_map(const ResetAck& ack) {
   return map.put_uint64("removed", ack.removed).put_uint64("remaining", ack.remaining).take();
 }
 
+Bytes encode_reply_map(const RankStats& stats) { return encode_map(stats); }
+Bytes encode_reply_map(const ScopesPage& page) { return encode_map(page); }
+Bytes encode_reply_map(const PurgeAck& ack) { return encode_map(ack); }
+
 FenceAck read_fence_ack(MsgpackMap& map) {
   return {.floor = map.uint64("floor"),
           .dropped_loads = map.uint64("dropped_loads"),
@@ -274,6 +291,9 @@ bool is_index_of(std::size_t index) {
 }
 
 Result<ReplyBody> decode_reply_body(MsgpackMap& map, std::size_t request_index) {
+  if (is_index_of<StatsRequest>(request_index)) return decode_rank_stats(map);
+  if (is_index_of<ScopesRequest>(request_index)) return decode_scopes_page(map);
+  if (is_index_of<PurgeRequest>(request_index)) return decode_purge_ack(map);
   ReplyBody body;
   if (is_index_of<LookupRequest>(request_index)) {
     const std::uint64_t hit_tokens = map.uint64("hit_tokens");

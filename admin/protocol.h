@@ -19,6 +19,7 @@
 #include <variant>
 #include <vector>
 
+#include "admin/store_commands.h"
 #include "base/result.h"
 #include "base/transport.h"
 #include "hash/block_hash.h"
@@ -38,6 +39,9 @@ inline constexpr std::string_view FENCE_MSG = "nm.fence";
 inline constexpr std::string_view SCOPED_RESET_MSG = "nm.reset";
 inline constexpr std::string_view PING_MSG = "nm.ping";
 inline constexpr std::string_view DRAIN_MSG = "nm.drain";
+inline constexpr std::string_view STATS_MSG = "nm.stats";
+inline constexpr std::string_view SCOPES_MSG = "nm.scopes";
+inline constexpr std::string_view PURGE_MSG = "nm.purge";
 
 struct ProtocolLimits {
   std::size_t message_bytes_max = std::size_t{64} << 20;  // all frames together
@@ -88,7 +92,9 @@ struct DrainRequest {};
 
 // One decoded request. `foreign`: came in a vLLM form, so the reply takes that form.
 struct Request {
-  std::variant<LookupRequest, FenceRequest, ResetRequest, PingRequest, DrainRequest> body;
+  std::variant<LookupRequest, FenceRequest, ResetRequest, PingRequest, DrainRequest, StatsRequest,
+               ScopesRequest, PurgeRequest>
+      body;
   std::uint64_t request_id = 0;
   bool foreign = false;
 };
@@ -107,8 +113,9 @@ enum class ForeignDialect : std::uint8_t { kVllm, kSeed };
 Frames encode_foreign_lookup(ForeignDialect dialect, const LookupRequest& request);
 Frames encode_foreign_reset();
 
-// Hit tokens for a lookup, FenceAck for fence, ping and drain, ResetAck for a reset.
-using ReplyBody = std::variant<std::uint32_t, FenceAck, ResetAck>;
+// Hit tokens for a lookup, FenceAck for fence, ping and drain, ResetAck for a reset, and
+// what stats, scopes and purge answer.
+using ReplyBody = std::variant<std::uint32_t, FenceAck, ResetAck, RankStats, ScopesPage, PurgeAck>;
 // In the form of the request. REQUIRES: `body` is of the request's kind.
 Frames encode_reply(const Request& request, const ReplyBody& body);
 // An error: in our form if there is a request id, otherwise RESP_ERR alone.

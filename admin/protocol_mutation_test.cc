@@ -26,10 +26,20 @@ std::vector<Frames> valid_requests() {
       encode_request(3, Request{.body = ResetRequest{.epoch = 5, .mode = ResetMode::kRemoveAll}}),
       encode_request(4, Request{.body = PingRequest()}),
       encode_request(5, Request{.body = DrainRequest()}),
+      encode_request(6, Request{.body = StatsRequest()}),
+      encode_request(7, Request{.body = ScopesRequest{.after = ScopeId{{4}}}}),
+      encode_request(8, Request{.body = PurgeRequest{{.scope = ScopeId{{5}}, .name_space = {}}}}),
+      encode_request(9, Request{.body = PurgeRequest{{.scope = {}, .name_space = "run-7"}}}),
       encode_foreign_lookup(ForeignDialect::kVllm, make_lookup()),
       encode_foreign_lookup(ForeignDialect::kSeed, make_lookup()),
       encode_foreign_reset(),
   };
+}
+
+ScopesPage make_page() {
+  return {.scopes = {{ScopeId{{1}}, "namespace=a", 5, 600, {"engine-1", "engine-2"}},
+                     {ScopeId{{2}}, "", 0, 0, {}}},
+          .more = true};
 }
 
 std::vector<Frames> valid_replies() {
@@ -40,6 +50,9 @@ std::vector<Frames> valid_replies() {
       encode_reply(Request{.body = ResetRequest(), .request_id = 3}, ack),
       encode_reply(Request{.body = LookupRequest(), .foreign = true}, 4096U),
       encode_reply(Request{.body = ResetRequest(), .foreign = true}, ack),
+      encode_reply(Request{.body = StatsRequest(), .request_id = 6}, RankStats{.epoch = 7}),
+      encode_reply(Request{.body = ScopesRequest(), .request_id = 7}, make_page()),
+      encode_reply(Request{.body = PurgeRequest(), .request_id = 8}, PurgeAck{1, 2, 3}),
       encode_error(9, {Code::kBusy, "full"}),
       encode_error(std::nullopt, {Code::kBusy, "full"}),
   };

@@ -51,8 +51,9 @@ std::string error_of(const Frames& frames, const ProtocolLimits& limits = {}) {
 // The seed's test of the same name, on our constants.
 TEST(ProtocolTest, test_protocol_tags_are_distinct_and_non_empty) {
   const std::set<std::string_view> tags = {
-      LOOKUP_MSG, RESET_MSG, SCOPED_LOOKUP_MSG, FENCE_MSG, SCOPED_RESET_MSG, PING_MSG, DRAIN_MSG};
-  EXPECT_EQ(tags.size(), 7U);
+      LOOKUP_MSG, RESET_MSG, SCOPED_LOOKUP_MSG, FENCE_MSG,  SCOPED_RESET_MSG,
+      PING_MSG,   DRAIN_MSG, STATS_MSG,         SCOPES_MSG, PURGE_MSG};
+  EXPECT_EQ(tags.size(), 10U);
   EXPECT_FALSE(tags.contains(""));
   EXPECT_NE(RESP_OK, RESP_ERR);
   EXPECT_EQ(RESP_OK.size(), 1U);
@@ -291,6 +292,13 @@ TEST(ProtocolTest, BadMessagesAreRefusedByName) {
       {own_map(hex("81a161c9ffffffff01")), "not one msgpack map"},
       {{to_bytes(FENCE_MSG), id, hex("81a565706f6368ff")}, "'epoch' is not an unsigned integer"},
       {{to_bytes(FENCE_MSG), id, hex("81a565706f6368a131")}, "'epoch' is not an unsigned integer"},
+      {{to_bytes(SCOPES_MSG), id, hex("81a56166746572c40101")}, "'after' is not of 16 bytes"},
+      {{to_bytes(SCOPES_MSG), id, hex("81a5616674657201")}, "'after' is not a bin"},
+      {{to_bytes(PURGE_MSG), id, hex("80")}, "either 'scope' or 'namespace'"},
+      {{to_bytes(PURGE_MSG), id, hex("82a573636f7065c400a96e616d657370616365a161")},
+       "either 'scope' or 'namespace'"},
+      {{to_bytes(PURGE_MSG), id, hex("81a573636f7065c400")}, "'scope' is not of 16 bytes"},
+      {{to_bytes(PURGE_MSG), id, hex("81a96e616d65737061636501")}, "'namespace' is not a string"},
   };
   for (const auto& [frames, expected] : cases) EXPECT_THAT(error_of(frames), HasSubstr(expected));
 }

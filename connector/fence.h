@@ -112,6 +112,7 @@ class EpochFloor {
   // A peer that knows no epochs wants all that was computed so far forgotten.
   void refuse_heard();
 
+  Epoch heard() const { return heard_; }
   Epoch floor() const { return floor_; }
   std::uint64_t weight_writes() const { return weight_writes_; }
 

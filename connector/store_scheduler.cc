@@ -19,8 +19,8 @@ std::string describe(const LookupKeyClient::RankAnswer& answer) {
 }  // namespace
 
 StoreScheduler::StoreScheduler(Options options, const Fence& fence, LookupKeyClient& client,
-                               BlockPins& pins)
-    : options_(options), fence_(fence), client_(client), pins_(pins) {}
+                               BlockPins& pins, ScopeHold* hold)
+    : options_(options), fence_(fence), client_(client), pins_(pins), hold_(hold) {}
 
 // --- lookup ---
 
@@ -95,7 +95,24 @@ std::optional<std::uint64_t> StoreScheduler::update_state_after_alloc(
 
 // --- each step ---
 
+void StoreScheduler::housekeep() {
+  client_.poll();
+  keep_scopes();
+}
+
+void StoreScheduler::keep_scopes() {
+  if (hold_ != nullptr) hold_->keep(fence_, [this] { return scopes_of_jobs(); });
+}
+
+std::set<ScopeId> StoreScheduler::scopes_of_jobs() const {
+  std::set<ScopeId> scopes;
+  for (const auto& [id, load] : loads_) scopes.insert(load.job.scope);
+  for (const auto& [id, save] : saves_) scopes.insert(save.job.scope);
+  return scopes;
+}
+
 ConnectorMetadata StoreScheduler::build_connector_meta(std::span<const RequestProgress> progress) {
+  keep_scopes();
   ConnectorMetadata metadata;
   metadata.epoch = fence_.epoch();
   metadata.weight_writes = fence_.bound_writes();
@@ -240,6 +257,7 @@ void StoreScheduler::on_fence() {
   log(LogLevel::kDebug, kLog, "on_fence: epoch " + std::to_string(fence_.epoch()));
   forget();
   client_.fence(fence_.epoch());
+  keep_scopes();
 }
 
 void StoreScheduler::forget() {

@@ -20,6 +20,7 @@
 #include "base/clock.h"
 #include "connector/fence.h"
 #include "connector/metadata.h"
+#include "connector/scope_hold.h"
 #include "store/kv_store.h"
 
 namespace newmoon {
@@ -89,7 +90,10 @@ class StoreScheduler {
     std::size_t events_max = 100'000;  // not taken yet; beyond it the oldest are lost
   };
 
-  StoreScheduler(Options options, const Fence& fence, LookupKeyClient& client, BlockPins& pins);
+  // `hold`: tells the store what is in use; null: it is not told, and somebody's purge may
+  // empty what this engine uses.
+  StoreScheduler(Options options, const Fence& fence, LookupKeyClient& client, BlockPins& pins,
+                 ScopeHold* hold = nullptr);
 
   // nullopt: the answer is on its way, ask again next time. No side effect but the
   // lookup itself. No match while sealed, while an earlier load of the request is not
@@ -132,6 +136,10 @@ class StoreScheduler {
   // matches, loads and saves any more.
   void rank_died(std::size_t rank);
 
+  // Renews leases and probes silent ranks: part of each step and fence; call it once a
+  // second when idle too.
+  void housekeep();
+
   // Blocks stored by all ranks since the last call, in the current epoch.
   std::vector<StoredEvent> take_events();
   // Reports of jobs unknown or already reported by that rank: late or duplicated.
@@ -167,6 +175,8 @@ class StoreScheduler {
   const LookupRequest& lookup_request(const RequestId& request_id, std::uint32_t num_tokens,
                                       std::span<const BlockHash> block_hashes);
   std::optional<SaveJob> next_save(const RequestProgress& progress);
+  void keep_scopes();
+  std::set<ScopeId> scopes_of_jobs() const;
   Progress start() const;
   bool note_report(Progress& progress, std::size_t rank);
   void note_load(std::size_t rank, const LoadReport& report);
@@ -179,6 +189,7 @@ class StoreScheduler {
   const Fence& fence_;
   LookupKeyClient& client_;
   BlockPins& pins_;
+  ScopeHold* const hold_;
 
   std::unordered_map<RequestId, LookupRequest> lookups_;
   std::unordered_map<RequestId, RequestState> requests_;

@@ -40,6 +40,7 @@ StoreWorker::StoreWorker(Options options, KvStore& store, BlockMemory& memory, E
 void StoreWorker::start_load_kv(const ConnectorMetadata& metadata) {
   hear(metadata);
   for (const LoadJob& job : metadata.loads) {
+    note_used(job.scope, job.epoch);
     if (!admit(job.epoch)) {
       report_load(job, 0);
     } else if (const std::optional<LoadJob> refused = loads_.push(job)) {
@@ -52,6 +53,7 @@ void StoreWorker::start_load_kv(const ConnectorMetadata& metadata) {
 void StoreWorker::wait_for_save(const ConnectorMetadata& metadata) {
   hear(metadata);
   for (const SaveJob& job : metadata.saves) {
+    note_used(job.scope, job.epoch);
     // A step that was scheduled before a fence and ran after a weight write has just
     // computed these blocks with other weights than its scope says: rules FLOOR, BIND.
     if (!admit(job.epoch)) {
@@ -134,6 +136,22 @@ void StoreWorker::drain(std::function<void(Result<FenceAck>)> done) {
 FenceAck StoreWorker::status() {
   MutexLock lock(mutex_);
   return {floor_.floor(), dropped_.loads, dropped_.saves, floor_.weight_writes()};
+}
+
+RankStats StoreWorker::rank_stats() {
+  const Result<StoreStats> store = store_.stats();
+  RankStats stats;
+  stats.queued_saves = saves_.size();
+  stats.queued_loads = loads_.size();
+  stats.store = store.value_or(StoreStats());
+  if (!store) stats.store_error = to_string(store.error());
+  MutexLock lock(mutex_);
+  stats.epoch = floor_.heard();
+  stats.floor = floor_.floor();
+  stats.weight_writes = floor_.weight_writes();
+  stats.transfers = stats_;
+  stats.purges = purges_;
+  return stats;
 }
 
 // --- saves ---

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,17 +24,6 @@
 #include "store/kv_store.h"
 
 namespace newmoon {
-
-struct StoreWorkerStats {
-  std::uint64_t saved_blocks = 0;
-  std::uint64_t loaded_blocks = 0;
-  std::uint64_t missing_blocks = 0;  // promised by a lookup, gone at load
-  std::uint64_t corrupt_blocks = 0;  // removed from the store, to be saved anew
-  std::uint64_t refused_jobs = 0;    // below the floor or unbound, queued or not
-  std::uint64_t dropped_saves = 0;   // queue full, store busy or scope purged
-  std::uint64_t dropped_loads = 0;   // queue full
-  std::uint64_t store_errors = 0;    // failed calls other than misses and the above
-};
 
 class StoreWorker final : public LookupBackend {
  public:
@@ -82,6 +72,9 @@ class StoreWorker final : public LookupBackend {
   void reset(const ResetRequest& request, std::function<void(Result<ResetAck>)> done) override;
   void drain(std::function<void(Result<FenceAck>)> done) override;
   FenceAck status() override;
+  RankStats rank_stats() override;
+  Result<ScopesPage> list_scopes(const ScopesRequest& request) override;
+  void purge(const PurgeRequest& request, std::function<void(Result<PurgeAck>)> done) override;
 
  private:
   // Queued jobs dropped since the floor came to `floor`.
@@ -89,6 +82,12 @@ class StoreWorker final : public LookupBackend {
     Epoch floor = 0;
     std::uint64_t loads = 0;
     std::uint64_t saves = 0;
+  };
+
+  // The scopes of the jobs of one epoch: what this engine uses, whatever the store knows.
+  struct UsedScopes {
+    Epoch epoch = 0;
+    std::set<ScopeId> scopes;
   };
 
   void run_save(const SaveJob& job);
@@ -114,6 +113,8 @@ class StoreWorker final : public LookupBackend {
   void log_hop(const std::string& what) const;
   bool when_drained(std::function<void()> done);
   Result<ResetAck> remove_all(FenceAck fence);
+  void note_used(const ScopeId& scope, Epoch epoch);
+  Status check_unused(std::span<const ScopeUsage> scopes);
 
   const Options options_;
   const bool checksum_;
@@ -125,6 +126,8 @@ class StoreWorker final : public LookupBackend {
   WorkerReport report_ NM_GUARDED_BY(mutex_);  // since the last get_finished()
   StoreWorkerStats stats_ NM_GUARDED_BY(mutex_);
   Dropped dropped_ NM_GUARDED_BY(mutex_);
+  UsedScopes used_ NM_GUARDED_BY(mutex_);
+  PurgeStats purges_ NM_GUARDED_BY(mutex_);
 
   TransferQueue<SaveJob> saves_;
   TransferQueue<LoadJob> loads_;

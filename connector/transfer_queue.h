@@ -51,6 +51,12 @@ class TransferQueue {
     return true;
   }
 
+  // Jobs that are queued, without the running one.
+  std::size_t size() const {
+    MutexLock lock(mutex_);
+    return jobs_;
+  }
+
   // Takes back the queued jobs that `wanted` says; the running one is not among them.
   std::vector<Job> take_if(const std::function<bool(const Job&)>& wanted) {
     MutexLock lock(mutex_);
@@ -121,7 +127,7 @@ class TransferQueue {
   const std::size_t marks_max_;
   const std::function<void(const Job&)> run_;
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
   std::deque<Item> items_ NM_GUARDED_BY(mutex_);
   std::size_t jobs_ NM_GUARDED_BY(mutex_) = 0;  // of items_; marks do not count
   bool posted_ NM_GUARDED_BY(mutex_) = false;

@@ -8,6 +8,7 @@ namespace {
 
 // While only lookups, loads or saves are awaited: between two looks at them.
 constexpr Duration kPollInterval = std::chrono::microseconds(200);
+constexpr Duration kHousekeepingInterval = std::chrono::seconds(1);
 
 void refuse(const RequestId& id, const EngineLoop::OutputFn& tell, const std::string& why) {
   RequestOutput output;
@@ -119,6 +120,7 @@ void EngineLoop::run_until_stopped() {
       MutexLock lock(mutex_);
       if (stopping_) break;
     }
+    core_.scheduler().housekeep();
     const std::uint64_t steps_before = core_.scheduler().last_step_id();
     std::vector<RequestOutput> outputs = core_.step();
     const bool moved =
@@ -153,11 +155,7 @@ void EngineLoop::wait_for_work() {
   const bool has_work = core_.has_work();
   MutexLock lock(mutex_);
   if (!tasks_.empty() || stopping_) return;
-  if (has_work) {
-    changed_.wait_for(mutex_, kPollInterval);
-  } else {
-    changed_.wait(mutex_);
-  }
+  changed_.wait_for(mutex_, has_work ? kPollInterval : kHousekeepingInterval);
 }
 
 void EngineLoop::deliver(std::vector<RequestOutput> outputs) {

@@ -1,5 +1,7 @@
 #include "engine/engine_stack.h"
 
+#include <unistd.h>
+
 #include <utility>
 
 #include "base/log.h"
@@ -24,17 +26,19 @@ EngineStack::EngineStack(Options options, Parts parts)
     : options_(std::move(options)),
       parts_(std::move(parts)),
       info_(parts_.runner.info()),
+      incarnation_(draw_incarnation(parts_.random)),
       hasher_(options_.hash_algo, info_.block_size, options_.hash_seed),
       fence_({.name_space = options_.core.name_space,
               .model = info_.name,
               .layout = layout_of(info_, options_.rank_count),
-              .incarnation = draw_incarnation(parts_.random)}),
+              .incarnation = incarnation_}),
       pool_({.block_count = parts_.arena.block_count(),
              .block_size = info_.block_size,
              .enable_kv_events = options_.enable_kv_events},
             fence_.epoch()) {}
 
 EngineStack::~EngineStack() {
+  if (hold_) hold_->release();
   for (const std::unique_ptr<Rank>& rank : ranks_) {
     rank->socket->stop();
     rank->worker->close();
@@ -118,12 +122,22 @@ Status EngineStack::connect() {
   client_ = std::make_unique<LookupKeyClient>(
       *transport_, parts_.clock,
       LookupKeyClient::Options{.lookup_timeout = options_.lookup_timeout, .foreign = {}});
+  background_ = std::make_unique<ThreadExecutor>("nm-background");
+  hold_ = std::make_unique<ScopeHold>(ScopeHold::Options{.holder = holder_name()}, *parts_.store,
+                                      parts_.clock, *background_);
   store_scheduler_ = std::make_unique<StoreScheduler>(
       StoreScheduler::Options{.block_size = info_.block_size, .reset_mode = options_.reset_mode},
-      fence_, *client_, pool_);
+      fence_, *client_, pool_, hold_.get());
   connector_ = StoreConnector::for_scheduler(*store_scheduler_);
-  purge_ = std::make_unique<ThreadExecutor>("nm-purge");
   return {};
+}
+
+// Where to look for the process, and what no other engine has.
+std::string EngineStack::holder_name() const {
+  char host[256] = "";
+  if (gethostname(host, sizeof host - 1) != 0) host[0] = '\0';
+  return options_.engine_id + "@" + host + ":" + std::to_string(getpid()) + ":" +
+         to_hex(ByteView(incarnation_.bytes).first(4));
 }
 
 Status EngineStack::build_core() {
@@ -143,7 +157,7 @@ Status EngineStack::build_core() {
                              .purge = {}};
   if (connector_) {
     scheduler.purge = [this](const Scope& scope) {
-      purge_->post([store = parts_.store, id = scope.id()] {
+      background_->post([store = parts_.store, id = scope.id()] {
         // About memory only: what is not purged now is evicted later.
         if (const Status purged = store->purge_scope(id, true); !purged) {
           log(LogLevel::kInfo, kLog,

@@ -87,10 +87,12 @@ class EngineStack {
   Result<std::unique_ptr<Rank>> start_rank(std::size_t rank);
   Status connect();
   Status build_core();
+  std::string holder_name() const;
 
   const Options options_;
   const Parts parts_;
   const ModelInfo info_;
+  const Incarnation incarnation_;
   BlockHasher hasher_;
   Fence fence_;
   BlockPool pool_;
@@ -99,9 +101,10 @@ class EngineStack {
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::unique_ptr<ClientTransport> transport_;
   std::unique_ptr<LookupKeyClient> client_;
+  std::unique_ptr<ScopeHold> hold_;
   std::unique_ptr<StoreScheduler> store_scheduler_;
   std::optional<StoreConnector> connector_;
-  std::unique_ptr<ThreadExecutor> purge_;
+  std::unique_ptr<ThreadExecutor> background_;  // purges and leases
   std::unique_ptr<LocalExecutor> executor_;
   std::unique_ptr<EngineCore> core_;
 };

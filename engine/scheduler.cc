@@ -336,6 +336,10 @@ void Scheduler::add_sequence(const RequestPtr& request, std::uint32_t num_tokens
   builder.step.sequences.push_back({.request = request, .num_tokens = num_tokens});
 }
 
+void Scheduler::housekeep() {
+  if (connector_ != nullptr) connector_->scheduler().housekeep();
+}
+
 void Scheduler::build_connector_meta(StepBuilder& builder) {
   builder.output.connector.epoch = fence_.epoch();
   if (connector_ == nullptr) return;

@@ -92,6 +92,9 @@ class Scheduler {
   void set_pause_state(PauseState state) { pause_state_ = state; }
   PauseState pause_state() const { return pause_state_; }
 
+  // Once a second when idle; part of each step otherwise (StoreScheduler::housekeep()).
+  void housekeep();
+
   // --- the cascade ---
   // Blocks until `deadline` at most. The fence is step 0 and cannot fail.
   CacheResetAnswer reset_prefix_cache(bool reset_running_requests, bool reset_connector,

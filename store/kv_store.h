@@ -49,10 +49,10 @@ struct GetValue {
 // A scope that has values, or that somebody holds.
 struct ScopeUsage {
   ScopeId scope;
-  std::string description;           // as given to describe_scope(); may be empty
-  std::uint64_t blocks = 0;          // values: a block of two shards counts twice
-  std::uint64_t bytes = 0;           // headers included
-  std::vector<std::string> holders;  // who holds it now (hold_scope()), in order
+  std::string description;             // as given to describe_scope(); may be empty
+  std::uint64_t blocks = 0;            // values: a block of two shards counts twice
+  std::uint64_t bytes = 0;             // headers included
+  std::vector<std::string> holders{};  // who holds it now (hold_scope()), in order
 };
 
 struct StoreStats {

@@ -2,6 +2,7 @@
 // `held_blocks` blocks waits until release_held_lookup().
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <latch>
@@ -51,6 +52,23 @@ class FakeBackend final : public LookupBackend {
     return ack;
   }
 
+  RankStats rank_stats() override { return figures; }
+  Result<ScopesPage> list_scopes(const ScopesRequest& request) override {
+    // One scope a page.
+    const auto next = std::ranges::find_if(scopes, [&](const ScopeUsage& usage) {
+      return !request.after || usage.scope > *request.after;
+    });
+    ScopesPage page;
+    if (next != scopes.end()) page.scopes.push_back(*next);
+    page.more = next != scopes.end() && next + 1 != scopes.end();
+    return page;
+  }
+  void purge(const PurgeRequest& request, std::function<void(Result<PurgeAck>)> done) override {
+    purges.push_back(request.selection);
+    if (purge_error) return done(std::unexpected(*purge_error));
+    done(PurgeAck{.scopes = 1, .blocks = 2, .bytes = 3});
+  }
+
   void release_held_lookup() { held_.count_down(); }
 
   // Set before use, read after the server stopped.
@@ -60,6 +78,10 @@ class FakeBackend final : public LookupBackend {
   std::optional<Error> lookup_error;
   std::optional<Error> reset_error;
   FenceAck ack;
+  RankStats figures;
+  std::vector<ScopeUsage> scopes;
+  std::optional<Error> purge_error;
+  std::vector<ScopeSelection> purges;
   std::vector<LookupRequest> lookups;
   std::vector<ResetRequest> resets;
 

@@ -23,7 +23,10 @@ class FakeStore final : public KvStore {
   std::function<void()> before_put = [] {};
   std::function<void()> before_get = [] {};
   std::function<void()> after_get = [] {};
-  std::optional<Error> put_error;     // for every item
+  std::optional<Error> put_error;  // for every item
+  std::optional<Error> purge_error;
+  std::optional<Error> stats_error;
+  std::vector<ScopeUsage> usages;     // of list_scopes(); values do not count in it
   std::optional<Error> remove_error;  // of remove_all()
   std::uint64_t left_behind = 0;      // blocks that remove_all() does not see
   bool atomic_reads = false;
@@ -60,6 +63,7 @@ class FakeStore final : public KvStore {
     return {};
   }
   Status purge_scope(const ScopeId& scope, bool) override {
+    if (purge_error) return std::unexpected(*purge_error);
     std::erase_if(values,
                   [&](const auto& value) { return value.first.starts_with(key_prefix(scope)); });
     return {};
@@ -74,11 +78,12 @@ class FakeStore final : public KvStore {
   }
   Status ping() override { return {}; }
   Result<StoreStats> stats() override {
+    if (stats_error) return std::unexpected(*stats_error);
     StoreStats stats;
     stats.blocks = values.size() + left_behind;
     return stats;
   }
-  Result<std::vector<ScopeUsage>> list_scopes() override { return std::vector<ScopeUsage>{}; }
+  Result<std::vector<ScopeUsage>> list_scopes() override { return usages; }
   bool reads_are_atomic() const override { return atomic_reads; }
 
  private:
