@@ -106,8 +106,11 @@ void LookupKeyServer::queue_store_command(Request request, ReplyFn reply) {
   }
   const auto shared = std::make_shared<const Request>(std::move(request));
   bulk_.post([this, shared, reply = std::move(reply)] {
-    run_store_command(*shared, reply);
+    const Status ran = contain([&] { run_store_command(*shared, reply); });
     --queued_store_commands_;
+    if (ran) return;
+    thrown_.add(ran.error());
+    reply(encode_failure(*shared, ran.error()));  // nothing if it was answered before
   });
 }
 
