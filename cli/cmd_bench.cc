@@ -8,6 +8,7 @@
 #include "cli/bench_hash.h"
 #include "cli/bench_lookup.h"
 #include "cli/bench_mooncake.h"
+#include "cli/bench_purge.h"
 #include "cli/bench_reset.h"
 #include "cli/bench_store.h"
 #include "cli/commands.h"
@@ -46,6 +47,7 @@ struct BenchOptions {
   std::string json_path;
   bool check = false;
   std::vector<std::uint64_t> keys = {1000, 100'000, 10'000'000};
+  std::uint64_t purged_keys = 100'000;
   std::vector<int> blocks = {64, 1024, 8192};
   std::string model = default_model_files().base;
   std::string store = "mooncake";
@@ -82,6 +84,22 @@ Result<BenchResult> run_reset(const BenchOptions& options) {
     result.targets.push_back(at_most("resident GiB" + at, 8, row.resident_gib));
   }
   result.targets.push_back(at_most("largest / smallest reset ack p50", 2, largest / smallest));
+  return result;
+}
+
+Result<BenchResult> run_purge(const BenchOptions& options) {
+  const Result<PurgeBenchRow> row = bench_purge(options.store, options.purged_keys);
+  if (!row) return std::unexpected(row.error());
+  BenchResult result;
+  result.rows.push_back({{"keys", row->keys},
+                         {"lookup_p50_idle_us", row->lookup_p50_idle_us},
+                         {"lookup_p99_idle_us", row->lookup_p99_idle_us},
+                         {"lookup_p50_during_us", row->lookup_p50_during_us},
+                         {"lookup_p99_during_us", row->lookup_p99_during_us},
+                         {"lookup_p99_ratio", row->lookup_p99_ratio},
+                         {"purge_ms", row->purge_ms},
+                         {"samples_idle", row->samples_idle},
+                         {"samples_during", row->samples_during}});
   return result;
 }
 
@@ -282,6 +300,13 @@ void add_bench_command(CLI::App& app, int& exit_code) {
       ->add_option("--keys", options->keys, "keys stored")
       ->delimiter(',')
       ->check(CLI::Range(1, 50'000'000));
+  CLI::App* purge =
+      add_bench(*bench, "purge", "Lookups while a scope is purged", run_purge, options, exit_code);
+  purge->add_option("--store", options->store,
+                    "mooncake (with a master of its own), mooncake://HOST:PORT or ipc://PATH");
+  purge->add_option("--keys", options->purged_keys, "keys purged")
+      ->check(CLI::Range(1, 10'000'000))
+      ->capture_default_str();
   add_bench(*bench, "lookup", "Lookup round trip over ipc", run_lookup, options, exit_code)
       ->add_option("--blocks", options->blocks, "blocks asked for")
       ->delimiter(',')

@@ -61,7 +61,10 @@ int main(int argc, char** argv) {
 
   int exit_code = 0;
   newmoon::add_bench_command(app, exit_code);
+  newmoon::add_ctl_command(app, exit_code);
   newmoon::add_lookup_server_command(app, exit_code);
+  newmoon::add_purge_command(app, exit_code);
+  newmoon::add_scopes_command(app, exit_code);
   newmoon::add_sim_command(app, exit_code);
   newmoon::add_store_server_command(app, exit_code);
 #ifdef NEWMOON_LLAMA

@@ -82,6 +82,8 @@ class EngineCore {
   // pauses and sleeps that are complete or late. Blocks only as far as
   // ModelExecutor::submit() does, and for resets that fall due.
   std::vector<RequestOutput> step();
+  // Once a second, whether or not there is work: see Scheduler::housekeep().
+  void housekeep() { scheduler_.housekeep(); }
   // Whether step() has, or may soon have, something to do.
   bool has_work() const;
   // When step() has something to answer at the latest.

@@ -120,7 +120,7 @@ void EngineLoop::run_until_stopped() {
       MutexLock lock(mutex_);
       if (stopping_) break;
     }
-    core_.scheduler().housekeep();
+    core_.housekeep();
     const std::uint64_t steps_before = core_.scheduler().last_step_id();
     std::vector<RequestOutput> outputs = core_.step();
     const bool moved =

@@ -1,0 +1,157 @@
+#include "cli/bench_purge.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/random.h"
+#include "cli/scope_report.h"
+#include "cli/statistics.h"
+#include "store/make_store.h"
+#include "store/mooncake/master_process.h"
+
+namespace newmoon {
+namespace {
+
+constexpr std::size_t kValueBytes = 64;
+constexpr std::uint64_t kBatchBlocks = 1024;
+constexpr int kRounds = 3;
+constexpr int kIdleLookups = 1000;  // a round
+constexpr std::size_t kLookupBlocks = 64;
+constexpr Duration kTimeout = std::chrono::seconds(30);
+constexpr Duration kPollInterval = std::chrono::milliseconds(2);
+
+BlockHash numbered_hash(std::uint64_t number) {
+  std::array<std::uint8_t, 32> bytes{};
+  store_be(bytes.data(), number * 0x9e3779b97f4a7c15ULL);  // spread as a digest is
+  store_be(bytes.data() + 8, number);
+  return BlockHash(bytes);
+}
+
+// Scopes that no engine and no other run of the bench has.
+ScopeId random_scope(Random& random) { return ScopeId{draw_incarnation(random).bytes}; }
+
+class Bench {
+ public:
+  Bench(KvStore& lookups, KvStore& purges, Clock& clock, std::uint64_t keys)
+      : lookups_(lookups), purges_(purges), clock_(clock), keys_(keys) {
+    for (std::size_t i = 0; i < kLookupBlocks; ++i) asked_.push_back(numbered_hash(i));
+  }
+
+  Result<PurgeBenchRow> run() {
+    Status done = fill(live_, kLookupBlocks);
+    for (int round = 0; done && round < kRounds; ++round) done = run_round();
+    const Status left = purges_.purge_scope(live_, true);
+    if (!done) return std::unexpected(done.error());
+    if (!left) return std::unexpected(left.error());
+    PurgeBenchRow row{.keys = keys_,
+                      .lookup_p50_idle_us = percentile(idle_us_, 0.5),
+                      .lookup_p99_idle_us = percentile(idle_us_, 0.99),
+                      .lookup_p50_during_us = percentile(during_us_, 0.5),
+                      .lookup_p99_during_us = percentile(during_us_, 0.99),
+                      .purge_ms = median(purge_ms_),
+                      .samples_idle = static_cast<int>(idle_us_.size()),
+                      .samples_during = static_cast<int>(during_us_.size())};
+    row.lookup_p99_ratio = row.lookup_p99_during_us / row.lookup_p99_idle_us;
+    return row;
+  }
+
+ private:
+  Status run_round() {
+    const ScopeId scope = random_scope(random_);
+    if (Status filled = fill(scope, keys_); !filled) return filled;
+    for (int i = 0; i < kIdleLookups; ++i) {
+      if (Status looked = time_lookup(idle_us_); !looked) return looked;
+    }
+    std::atomic<bool> ended{false};
+    Status purged;
+    std::thread purger([&] {
+      purged = purge(scope);
+      ended = true;
+    });
+    Status looked;
+    do {
+      looked = time_lookup(during_us_);
+    } while (looked && !ended);
+    purger.join();
+    return looked ? purged : looked;
+  }
+
+  Status fill(const ScopeId& scope, std::uint64_t count) {
+    const std::array<std::uint8_t, kValueBytes> value{};
+    const std::array<ConstFragment, 1> payload = {ConstFragment(value)};
+    std::vector<PutItem> items;
+    for (std::uint64_t first = 0; first < count; first += kBatchBlocks) {
+      items.clear();
+      for (std::uint64_t i = first; i < std::min(count, first + kBatchBlocks); ++i) {
+        const Key key{scope, {}, numbered_hash(i)};
+        items.push_back({key, make_header(key, {}, kValueBytes), payload, false});
+      }
+      for (const Status& status : lookups_.put(items)) {
+        if (!status) return status;
+      }
+    }
+    return {};
+  }
+
+  Status time_lookup(std::vector<double>& samples) {
+    const Shard shard;
+    const Time start = clock_.now();
+    const Result<std::size_t> hits = lookups_.hit_prefix(live_, {&shard, 1}, asked_);
+    samples.push_back(to_us(clock_.now() - start));
+    if (!hits) return std::unexpected(hits.error());
+    if (*hits != kLookupBlocks) return fail(Code::kInternal, "a lookup missed");
+    return {};
+  }
+
+  Status purge(const ScopeId& scope) {
+    const Time start = clock_.now();
+    if (Status purged = purges_.purge_scope(scope, false); !purged) return purged;
+    while (true) {
+      const Result<StoreStats> stats = purges_.stats();
+      if (!stats) return std::unexpected(stats.error());
+      if (stats->unfinished_purges == 0) break;
+      clock_.sleep_until(clock_.now() + kPollInterval);
+    }
+    purge_ms_.push_back(to_ms(clock_.now() - start));
+    return {};
+  }
+
+  KvStore& lookups_;
+  KvStore& purges_;
+  Clock& clock_;
+  const std::uint64_t keys_;
+  SystemRandom random_;
+  const ScopeId live_ = random_scope(random_);  // never purged; what the lookups ask for
+  std::vector<BlockHash> asked_;
+  std::vector<double> idle_us_;
+  std::vector<double> during_us_;
+  std::vector<double> purge_ms_;
+};
+
+}  // namespace
+
+Result<PurgeBenchRow> bench_purge(const std::string& store, std::uint64_t keys) {
+  SystemClock clock;
+  ThreadExecutor executor("nm-store");
+  std::optional<MooncakeMaster> master;
+  if (store == "mooncake") {
+    Result<MooncakeMaster> started = MooncakeMaster::start(clock);
+    if (!started) return std::unexpected(started.error());
+    master.emplace(std::move(*started));
+  }
+  const std::string url = master ? master->url() : store;
+  // Of two clients the second lends no memory.
+  const auto purges = open_shared_store(url, kTimeout, clock, executor);
+  if (!purges) return std::unexpected(purges.error());
+  const auto lookups = make_store(url, {.timeout = kTimeout}, clock, executor);
+  if (!lookups) return std::unexpected(lookups.error());
+  return Bench(**lookups, **purges, clock, keys).run();
+}
+
+}  // namespace newmoon

@@ -1,0 +1,132 @@
+// `newmoon ctl`: an admin command to one rank of a running engine, over its lookup/admin
+// socket.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "admin/lookup_key_client.h"
+#include "base/zmq_transport.h"
+#include "cli/commands.h"
+#include "cli/scope_report.h"
+
+namespace newmoon {
+namespace {
+
+using Json = nlohmann::json;
+
+struct CtlOptions {
+  std::string endpoint;
+  double timeout_s = 5;
+  bool json = false;
+  std::shared_ptr<SelectionOptions> selection = std::make_shared<SelectionOptions>();
+};
+
+class Ctl {
+ public:
+  Ctl(const CtlOptions& options, ClientTransport& transport, Clock& clock)
+      : options_(options), clock_(clock), client_(transport, clock, {}) {}
+
+  Status ping() {
+    const auto answer = client_.ping(deadline());
+    if (!answer.ranks.at(0).ack) return std::unexpected(answer.ranks[0].ack.error());
+    std::printf("alive, floor %llu\n",
+                static_cast<unsigned long long>(answer.ranks[0].ack->fence.floor));
+    return {};
+  }
+
+  Status stats() {
+    const Result<RankStats> stats = client_.stats(0, deadline());
+    if (!stats) return std::unexpected(stats.error());
+    nlohmann::ordered_json json;
+    visit_figures(*stats, [&](std::string_view name, std::uint64_t figure) {
+      json[std::string(name)] = figure;
+      if (!options_.json) {
+        std::printf("%-26s %llu\n", std::string(name).c_str(),
+                    static_cast<unsigned long long>(figure));
+      }
+    });
+    json["store_error"] = stats->store_error;
+    if (options_.json) std::printf("%s\n", json.dump(2).c_str());
+    if (!options_.json && !stats->store_error.empty()) {
+      std::printf("%-26s %s\n", "store_error", stats->store_error.c_str());
+    }
+    return {};
+  }
+
+  Status scopes() {
+    const Result<std::vector<ScopeUsage>> scopes = client_.scopes(0, deadline());
+    if (!scopes) return std::unexpected(scopes.error());
+    if (options_.json) {
+      std::printf("%s\n",
+                  scopes_json(*scopes).dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+    } else {
+      print_scopes(*scopes);
+    }
+    return {};
+  }
+
+  Status purge() {
+    const Result<ScopeSelection> selection = to_selection(*options_.selection);
+    if (!selection) return std::unexpected(selection.error());
+    Result<std::vector<ScopeUsage>> scopes = client_.scopes(0, deadline());
+    if (!scopes) return std::unexpected(scopes.error());
+    const auto selected = select_scopes(std::move(*scopes), *selection);
+    if (Status wanted = confirm_purge(selected, options_.selection->yes); !wanted) return wanted;
+    const Result<PurgeAck> ack = client_.purge(0, *selection, deadline());
+    if (!ack) return std::unexpected(ack.error());
+    std::printf("purging %llu scopes, %llu blocks; `stats` tells how it goes\n",
+                static_cast<unsigned long long>(ack->scopes),
+                static_cast<unsigned long long>(ack->blocks));
+    return {};
+  }
+
+ private:
+  Time deadline() const {
+    return clock_.now() +
+           std::chrono::duration_cast<Duration>(std::chrono::duration<double>(options_.timeout_s));
+  }
+
+  const CtlOptions& options_;
+  Clock& clock_;
+  LookupKeyClient client_;
+};
+
+int run_ctl(const CtlOptions& options, Status (Ctl::*command)()) {
+  SystemClock clock;
+  auto transport = ZmqClientTransport::connect({options.endpoint}, clock);
+  if (!transport) return report_failure("ctl", transport.error());
+  Ctl ctl(options, **transport, clock);
+  const Status done = (ctl.*command)();
+  if (done) return 0;
+  Error error = done.error();
+  if (error.code == Code::kDeadline) error.message = options.endpoint + " does not answer";
+  return report_failure("ctl", error);
+}
+
+}  // namespace
+
+void add_ctl_command(CLI::App& app, int& exit_code) {
+  auto options = std::make_shared<CtlOptions>();
+  CLI::App* ctl = app.add_subcommand("ctl", "Ask one rank of a running engine");
+  ctl->add_option("--endpoint", options->endpoint, "ipc://PATH of the rank's socket")->required();
+  ctl->add_option("--timeout-s", options->timeout_s, "for the answer")
+      ->check(CLI::Range(0.1, 3600.0))
+      ->capture_default_str();
+  ctl->require_subcommand(1);
+  const auto add = [&](const char* name, const char* what, Status (Ctl::*run)()) {
+    CLI::App* command = ctl->add_subcommand(name, what);
+    command->callback([options, run, &exit_code] { exit_code = run_ctl(*options, run); });
+    return command;
+  };
+  add("ping", "whether it answers, and its floor", &Ctl::ping);
+  add("stats", "its figures, and the store's", &Ctl::stats)
+      ->add_flag("--json", options->json, "one JSON document");
+  add("scopes", "what its store holds", &Ctl::scopes)
+      ->add_flag("--json", options->json, "one JSON document");
+  add_selection_options(*add("purge", "remove scopes that nobody uses", &Ctl::purge),
+                        options->selection);
+}
+
+}  // namespace newmoon

@@ -1,0 +1,141 @@
+#include "cli/scope_report.h"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "hash/scope_text.h"
+#include "store/make_store.h"
+
+namespace newmoon {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::string_view kMooncake = "mooncake://";
+
+std::string holders_text(const ScopeUsage& usage) {
+  if (usage.holders.empty()) return "-";
+  std::string text = usage.holders.front();
+  if (usage.holders.size() > 1) text += " +" + std::to_string(usage.holders.size() - 1);
+  return text;
+}
+
+// What another process wrote must not move the cursor, nor end a line.
+std::string printable(std::string text) {
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = '?';
+  }
+  return text;
+}
+
+Json usage_json(const ScopeUsage& usage) {
+  Json json{{"scope", usage.scope.hex()},
+            {"blocks", usage.blocks},
+            {"bytes", usage.bytes},
+            {"in_use_by", usage.holders},
+            {"description", usage.description}};
+  if (const std::optional<Scope> scope = described_scope(usage)) {
+    json["namespace"] = scope->name_space;
+    json["model"] = scope->model;
+    json["layout"] = scope->layout;
+    json["weights"] = to_string(scope->weights);
+  }
+  return json;
+}
+
+}  // namespace
+
+void print_scopes(std::span<const ScopeUsage> scopes) {
+  if (scopes.empty()) {
+    std::printf("no scopes\n");
+    return;
+  }
+  std::printf("%-32s %10s %15s  %-5s %s\n", "scope", "blocks", "bytes", "users", "description");
+  for (const ScopeUsage& usage : scopes) {
+    const std::string description =
+        usage.description.empty() ? "(not described)" : printable(usage.description);
+    std::printf("%-32s %10llu %15llu  %-5zu %s\n", usage.scope.hex().c_str(),
+                static_cast<unsigned long long>(usage.blocks),
+                static_cast<unsigned long long>(usage.bytes), usage.holders.size(),
+                description.c_str());
+    if (!usage.holders.empty()) {
+      std::printf("%-32s in use by %s\n", "", printable(holders_text(usage)).c_str());
+    }
+  }
+}
+
+Json scopes_json(std::span<const ScopeUsage> scopes) {
+  Json list = Json::array();
+  for (const ScopeUsage& usage : scopes) list.push_back(usage_json(usage));
+  return {{"scopes", std::move(list)}};
+}
+
+void add_selection_options(CLI::App& command, const std::shared_ptr<SelectionOptions>& options) {
+  command.add_option("--scope", options->scope, "the scope with this id (32 hex digits)");
+  command
+      .add_option_function<std::string>(
+          "--namespace",
+          [options](const std::string& name) {
+            options->name_space = name;
+            options->has_namespace = true;
+          },
+          "all scopes of this namespace")
+      ->type_name("TEXT");
+  command.add_flag("--yes", options->yes, "do not ask");
+}
+
+Result<ScopeSelection> to_selection(const SelectionOptions& options) {
+  if (options.scope.empty() == !options.has_namespace) {
+    return fail(Code::kBadRequest, "say either --scope ID or --namespace NAME");
+  }
+  if (options.has_namespace) return ScopeSelection{.name_space = options.name_space};
+  ScopeId scope;
+  if (options.scope.size() != 2 * scope.bytes.size() || !from_hex(options.scope, scope.bytes)) {
+    return fail(Code::kBadRequest, "--scope '" + options.scope +
+                                       "' is not a scope id of 32 hex digits; `newmoon scopes` "
+                                       "lists them");
+  }
+  return ScopeSelection{.scope = scope};
+}
+
+Status confirm_purge(std::span<const ScopeUsage> scopes, bool yes) {
+  if (!yes && isatty(STDIN_FILENO) != 1) {
+    return fail(Code::kBadRequest, "there is no terminal to ask on; --yes purges without asking");
+  }
+  print_scopes(scopes);
+  if (yes) return {};
+  std::printf("purge %s? [y/N] ", scopes.size() == 1 ? "it" : "them all");
+  std::fflush(stdout);
+  std::string answer;
+  std::getline(std::cin, answer);
+  if (answer == "y" || answer == "Y" || answer == "yes") return {};
+  return fail(Code::kMiss, "nothing was purged");
+}
+
+Result<std::unique_ptr<KvStore>> open_shared_store(const std::string& url, Duration timeout,
+                                                   Clock& clock, Executor& executor) {
+  if (url == "memory" || url == "none") {
+    return fail(Code::kBadRequest, "--store " + url +
+                                       ": no other process has a part in it, so there is nothing "
+                                       "to look into; use ipc://PATH or mooncake://HOST:PORT");
+  }
+  std::string joined = url;
+  if (url.starts_with(kMooncake) && !url.contains("global_segment_size=")) {
+    joined += url.contains('?') ? "&" : "?";
+    joined += "global_segment_size=0";
+  }
+  return make_store(joined, {.timeout = timeout}, clock, executor);
+}
+
+int report_failure(const std::string& command, const Error& error) {
+  std::fflush(stdout);
+  std::fprintf(stderr, "newmoon %s: %s\n", command.c_str(), error.message.c_str());
+  return error.code == Code::kBusy || error.code == Code::kMiss ? 1 : 2;
+}
+
+}  // namespace newmoon

@@ -1,0 +1,52 @@
+// What `newmoon scopes`, `newmoon purge` and `newmoon ctl` have in common: how scopes are
+// shown, named on the command line and asked about, and how a shared store is opened.
+#pragma once
+
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <span>
+#include <string>
+
+#include "base/clock.h"
+#include "base/executor.h"
+#include "base/result.h"
+#include "store/kv_store.h"
+#include "store/scope_purge.h"
+
+namespace CLI {
+class App;
+}
+
+namespace newmoon {
+
+// A table on the standard output; "no scopes" if there are none.
+void print_scopes(std::span<const ScopeUsage> scopes);
+// {"scopes": [{"scope", "blocks", "bytes", "in_use_by": [...], "description", and if that is
+// known "namespace", "model", "layout", "weights"}, ...]}
+nlohmann::json scopes_json(std::span<const ScopeUsage> scopes);
+
+struct SelectionOptions {
+  std::string scope;  // 32 hex digits
+  std::string name_space;
+  bool has_namespace = false;  // "" is one too
+  bool yes = false;
+};
+// --scope, --namespace (one of the two) and --yes.
+void add_selection_options(CLI::App& command, const std::shared_ptr<SelectionOptions>& options);
+// kBadRequest: neither or both, or no scope id.
+Result<ScopeSelection> to_selection(const SelectionOptions& options);
+
+// Shows what would go and asks. kBadRequest: there is no terminal to ask on. kMiss: no.
+Status confirm_purge(std::span<const ScopeUsage> scopes, bool yes);
+
+// A store that other processes share too. kBadRequest: "memory" and "none", which no other
+// process has a part in. Of a Mooncake store this process becomes a client that lends no
+// memory, unless the URL says otherwise.
+Result<std::unique_ptr<KvStore>> open_shared_store(const std::string& url, Duration timeout,
+                                                   Clock& clock, Executor& executor);
+
+// Prints "newmoon <command>: <message>" and returns the exit code: 1 for what was asked of
+// a store that is well (kBusy: in use, kMiss: not there or not wanted), else 2.
+int report_failure(const std::string& command, const Error& error);
+
+}  // namespace newmoon
