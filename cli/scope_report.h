@@ -26,8 +26,8 @@ void print_scopes(std::span<const ScopeUsage> scopes);
 nlohmann::json scopes_json(std::span<const ScopeUsage> scopes);
 
 struct SelectionOptions {
-  std::string scope;  // 32 hex digits
-  std::string name_space;
+  std::string scope{};  // 32 hex digits
+  std::string name_space{};
   bool has_namespace = false;  // "" is one too
   bool yes = false;
 };

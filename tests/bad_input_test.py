@@ -104,6 +104,39 @@ class BadInput(unittest.TestCase):
         self.refused("seed", "--store", "mooncake", names="NEWMOON_MOONCAKE_DIR",
                      environment={"NEWMOON_MOONCAKE_DIR": "/missing"})
 
+    def test_looking_into_a_store_that_is_not_there(self):
+        scope = ["--scope", "00" * 16]
+        for command, *more in (["scopes"], ["purge", *scope]):
+            for store, names in (
+                ("memory", "ipc://PATH"),
+                ("none", "ipc://PATH"),
+                ("nope", "nope"),
+                ("ipc:///tmp/newmoon-missing/s", "/tmp/newmoon-missing/s"),
+                ("mooncake://127.0.0.1", "HOST:PORT"),
+            ):
+                self.refused(command, "--store", store, *more, names=names)
+        self.refused("scopes", names="--store")
+        self.refused("scopes", "--store", "memory", "--timeout-s", "-1", names="--timeout-s")
+
+    def test_purge_of_what_is_not_said(self):
+        store = ["--store", "ipc:///tmp/newmoon-missing/s"]
+        self.refused("purge", *store, names="--scope ID or --namespace NAME")
+        self.refused("purge", *store, "--scope", "00" * 16, "--namespace", "x",
+                     names="--scope ID or --namespace NAME")
+        self.refused("purge", *store, "--scope", "xyz", names="'xyz'")
+
+    def test_engine_that_is_not_there(self):
+        endpoint = "ipc:///tmp/newmoon-missing/rank0"
+        for command in (["ping"], ["stats"], ["scopes"], ["purge", "--namespace", "x"]):
+            self.refused("ctl", "--endpoint", endpoint, "--timeout-s", "0.2", *command,
+                         names=endpoint)
+        self.refused("ctl", "--endpoint", "tcp://127.0.0.1:1", "ping", names="ipc://PATH")
+        self.refused("ctl", "--endpoint", endpoint, names="subcommand")
+
+    def test_purge_bench_of_nothing(self):
+        self.refused("bench", "purge", "--store", "memory", names="--store memory")
+        self.refused("bench", "purge", "--store", "ipc:///tmp/x", "--keys", "0", names="--keys")
+
     def test_seeds_backwards(self):
         self.refused("sim", "--seeds", "5..1", names="--seeds")
 
