@@ -120,7 +120,7 @@ class EngineProcess {
   FaultSpec faults_;
   ThreadExecutor frees_{"nm-frees"};
   std::unique_ptr<KvStore> store_;
-  std::unique_ptr<KvStore> faulty_store_;  // around store_, if there are faults for it
+  std::unique_ptr<FaultyStore> faulty_store_;  // around store_, if there are faults for it
   std::unique_ptr<EngineStack> stack_;
   std::map<RequestId, Generation> generations_;
 };
@@ -300,6 +300,8 @@ Result<Json> EngineProcess::generate(const Json& request) {
 }
 
 Result<Json> EngineProcess::submit(const Json& request) {
+  // What will be in flight during an update begins here: faults can be told by it.
+  if (request.value("mark", false) && faulty_store_) faulty_store_->mark();
   for (const Json& item : request.at("requests")) {
     if (const Status added = add(item); !added) return std::unexpected(added.error());
   }

@@ -3,7 +3,8 @@
 // if it failed. The first line, {"ready": true}, comes unasked.
 //
 //   generate {requests, flush}              -> {outputs}   runs them to their end
-//   submit   {requests, until_output_tokens} -> {}          returns when so many are there
+//   submit   {requests, until_output_tokens, mark} -> {}    returns when so many are there;
+//                                                           `mark`: FaultyStore::mark() first
 //   collect  {}                             -> {outputs}   of what was submitted
 //   pause    {mode, clear_cache}            -> {ms, complete}
 //   update   {weights}                      -> {ms}        start, update(s), finish

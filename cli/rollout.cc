@@ -27,6 +27,7 @@ class Rollout {
              .fleet = std::move(fleet),
              .report = {}} {
     run_.report.rolling = options.update == "rolling";
+    run_.report.hits_required = options.faults.empty() && options.store != "none";
   }
 
   Result<RolloutReport> run();
@@ -98,8 +99,9 @@ Result<Json> Rollout::generate_alone(std::size_t engine, Json request) {
 
 Status Rollout::generate(int cycle, CycleReport& row) {
   // One engine after the other, so that the later one meets a prefix in the store and not
-  // in a race.
-  for (std::size_t i = 0; i < run_.fleet.size(); ++i) {
+  // in a race. With faults, which are counted in calls, only what they are aimed at runs.
+  const std::size_t first_requests = run_.report.hits_required ? run_.fleet.size() : 0;
+  for (std::size_t i = 0; i < first_requests; ++i) {
     const Result<Json> first = generate_alone(i, run_.workload.first_request(cycle, i));
     if (!first) return std::unexpected(first.error());
     run_.take_first(i, *first, row);
@@ -236,7 +238,6 @@ Result<RolloutReport> run_rollout(const RolloutOptions& options) {
     if (!fleet) return std::unexpected(fleet.error());
     return Rollout(options, std::move(*prompts), std::move(*fleet)).run();
   }();
-  if (report) report->hits_required = options.faults.empty() && options.store != "none";
   if (!report || !options.verify) return report;
   const Status compared = compare_with_cold_engines(options, *report);
   if (!compared) return std::unexpected(compared.error());

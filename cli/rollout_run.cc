@@ -111,10 +111,12 @@ Status RolloutRun::start_in_flight(int coming_cycle, std::size_t engine) {
   // Not waited for: the pause follows as soon as the engine has come so far.
   int until_output_tokens = 0;
   for (const Json& in_flight : workload.in_flight_requests(coming_cycle, engine)) {
+    const bool is_first = until_output_tokens == 0;
     until_output_tokens += 3;
     const Status sent = fleet.engine(engine).send({{"op", "submit"},
                                                    {"requests", Json::array({in_flight})},
-                                                   {"until_output_tokens", until_output_tokens}});
+                                                   {"until_output_tokens", until_output_tokens},
+                                                   {"mark", is_first}});
     if (!sent) return sent;
   }
   return {};

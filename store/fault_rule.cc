@@ -58,14 +58,21 @@ class RuleParser {
     const std::string_view name = field.substr(0, equals);
     const bool has_value = equals != std::string_view::npos;
     const std::string_view value = has_value ? field.substr(equals + 1) : std::string_view();
-    if (name == "truncate" || name == "corrupt" || name == "drop") {
+    if (bool* flag = flag_called(name)) {
       if (has_value) return bad(text_, std::string(name) + " takes no value");
-      (name == "drop" ? rule_.drop : name == "corrupt" ? rule_.corrupt : rule_.truncate) = true;
+      *flag = true;
       return {};
     }
     if (name == "fail") return parse_code(value);
     if (name == "when") return parse_when(value);
     return parse_number_field(name, value);
+  }
+
+  bool* flag_called(std::string_view name) {
+    if (name == "marked") return &rule_.marked;
+    if (name == "truncate") return &rule_.truncate;
+    if (name == "corrupt") return &rule_.corrupt;
+    return name == "drop" ? &rule_.drop : nullptr;
   }
 
   Status parse_number_field(std::string_view name, std::string_view value) {
@@ -90,8 +97,8 @@ class RuleParser {
       return read;
     }
     return bad(text_, "unknown field '" + std::string(name) +
-                          "'; known are rank, nth, every, count, share, fail, delay_ms, when, "
-                          "late_ms, truncate, corrupt and drop");
+                          "'; known are rank, nth, every, count, marked, share, fail, delay_ms, "
+                          "when, late_ms, truncate, corrupt and drop");
   }
 
   Status number(std::string_view name, std::string_view value, std::uint64_t min, std::uint64_t max,

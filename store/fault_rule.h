@@ -9,6 +9,8 @@
 //          | "nth=" N        the N-th call that has such an item, counted from 1
 //          | "every=" N      each N-th one
 //          | "count=" N      at most N times (1 with nth)
+//          | "marked"        calls since the last mark only, counted anew from each; the
+//                            owner of the store sets marks (FaultyStore::mark())
 //          | "share=" P      P percent of the items, drawn at random (put and get)
 //   EFFECT = "fail=" CODE    miss, bad_request, ...: the wire names of base/result.cc
 //          | "delay_ms=" N   the call takes N ms longer
@@ -52,6 +54,7 @@ struct FaultRule {
   std::uint64_t every = 1;
   std::uint64_t count = 0;  // 0: no limit
   unsigned share_percent = 100;
+  bool marked = false;
 
   std::optional<Code> fail = std::nullopt;
   Duration delay{0};

@@ -71,6 +71,7 @@ FaultyStore::~FaultyStore() = default;
 
 bool FaultyStore::fires(Armed& armed) {
   const FaultRule& rule = armed.rule;
+  if (rule.marked && !marked_) return false;
   ++armed.calls;
   const std::uint64_t count_max = rule.nth != 0 ? 1 : rule.count;
   if (count_max != 0 && armed.fired >= count_max) return false;
@@ -368,6 +369,14 @@ void FaultyStore::add_rule(FaultRule rule) {
 void FaultyStore::clear_rules() {
   MutexLock lock(mutex_);
   rules_.clear();
+}
+
+void FaultyStore::mark() {
+  MutexLock lock(mutex_);
+  marked_ = true;
+  for (Armed& armed : rules_) {
+    if (armed.rule.marked) armed.calls = armed.fired = 0;
+  }
 }
 
 std::uint64_t FaultyStore::faults() const {

@@ -48,6 +48,8 @@ class FaultyStore final : public KvStore {
   std::size_t waiting_at(const std::string& hold) const;
   // How often a rule applied so far, over all rules, removed ones included.
   std::uint64_t faults() const;
+  // From here rules that are `marked` apply, and count anew.
+  void mark();
 
  private:
   struct Armed {
@@ -76,6 +78,7 @@ class FaultyStore final : public KvStore {
   Random& random_;
   mutable Mutex mutex_;
   std::vector<Armed> rules_ NM_GUARDED_BY(mutex_);
+  bool marked_ NM_GUARDED_BY(mutex_) = false;
   std::uint64_t faults_ NM_GUARDED_BY(mutex_) = 0;
   std::set<std::string> released_ NM_GUARDED_BY(mutex_);
   std::map<std::string, std::size_t> waiting_ NM_GUARDED_BY(mutex_);

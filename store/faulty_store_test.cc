@@ -62,6 +62,16 @@ TEST_F(FaultyStoreTest, FailsEachNthCallUpToCount) {
   EXPECT_EQ(outcome, ".x.x....");
 }
 
+TEST_F(FaultyStoreTest, MarkedRulesCountFromEachMark) {
+  FaultyStore& store = make("put:marked:nth=2:fail=busy");
+  std::string outcome;
+  for (std::uint64_t i = 1; i <= 8; ++i) {
+    if (i == 3 || i == 6) store.mark();
+    outcome += code_of(put_one(store, key_of(1, i))) == Code::kBusy ? 'b' : '.';
+  }
+  EXPECT_EQ(outcome, "...b..b.");
+}
+
 TEST_F(FaultyStoreTest, MatchesTheRank) {
   FaultyStore& store = make("put:rank=1:fail=busy,get:rank=0:drop");
   ASSERT_TRUE(put_one(store, key_of(1, 1, 0)));
