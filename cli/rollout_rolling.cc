@@ -1,7 +1,7 @@
 // A rolling update: one engine after the other gets the new weights while the rest go on
 // answering with what they have, so that two identities are live on one store.
-#include <condition_variable>
 #include <optional>
+#include <set>
 #include <thread>
 
 #include "base/thread_annotations.h"
@@ -18,7 +18,11 @@ constexpr int kBatchRequests = 3;  // an engine runs at a time
 class RollingCycle {
  public:
   RollingCycle(RolloutRun& run, int cycle, CycleReport& row)
-      : run_(run), cycle_(cycle), update_calls_(weight_update_calls(row)), row_(row) {}
+      : run_(run),
+        cycle_(cycle),
+        update_calls_(weight_update_calls(row)),
+        row_(row),
+        asked_(run.fleet.size()) {}
 
   Status run();
 
@@ -29,7 +33,8 @@ class RollingCycle {
   Status answer_first(std::size_t engine);
   Status answer_batch(std::size_t engine);
 
-  Json next_requests() NM_EXCLUDES(mutex_);
+  int next_batch(std::size_t engine) NM_EXCLUDES(mutex_);
+  Json requests_of(std::size_t engine, int batch) NM_EXCLUDES(mutex_);
   bool others_update(std::size_t engine) NM_EXCLUDES(mutex_);  // its own turn has yet to come
   bool goes_on() NM_EXCLUDES(mutex_);
 
@@ -39,9 +44,11 @@ class RollingCycle {
 
   Mutex mutex_;  // also for run_'s books
   CycleReport& row_ NM_GUARDED_BY(mutex_);
-  int asked_ NM_GUARDED_BY(mutex_) = 0;
-  std::size_t resumed_ NM_GUARDED_BY(mutex_) = 0;  // engines that run on the new weights
-  std::size_t turn_ NM_GUARDED_BY(mutex_) = 0;     // the engine that updates, or is the next to
+  int batches_ NM_GUARDED_BY(mutex_) = 0;                   // different ones
+  std::vector<int> answered_ NM_GUARDED_BY(mutex_);         // batches, the latest last
+  std::vector<std::set<int>> asked_ NM_GUARDED_BY(mutex_);  // of each engine, with its weights
+  std::size_t resumed_ NM_GUARDED_BY(mutex_) = 0;           // engines that run on the new weights
+  std::size_t turn_ NM_GUARDED_BY(mutex_) = 0;  // the engine that updates, or is the next to
   std::optional<Error> failure_ NM_GUARDED_BY(mutex_);
 };
 
@@ -100,6 +107,7 @@ Status RollingCycle::change_weights(std::size_t engine) {
   {
     MutexLock lock(mutex_);
     ++resumed_;
+    asked_[engine].clear();
   }
   const Result<Json> in_flight = process.call({{"op", "collect"}}, kGenerateTimeout);
   if (!in_flight) return std::unexpected(in_flight.error());
@@ -121,23 +129,37 @@ Status RollingCycle::answer_first(std::size_t engine) {
 }
 
 Status RollingCycle::answer_batch(std::size_t engine) {
-  const Result<Json> batch = run_.fleet.engine(engine).call(
-      {{"op", "generate"}, {"requests", next_requests()}}, kGenerateTimeout);
-  if (!batch) return std::unexpected(batch.error());
+  const int batch = next_batch(engine);
+  const Result<Json> reply = run_.fleet.engine(engine).call(
+      {{"op", "generate"}, {"requests", requests_of(engine, batch)}}, kGenerateTimeout);
+  if (!reply) return std::unexpected(reply.error());
   MutexLock lock(mutex_);
+  answered_.push_back(batch);
   if (engine >= resumed_ && resumed_ > 0) {
-    row_.two_identity_requests += batch->at("outputs").size();
+    row_.two_identity_requests += reply->at("outputs").size();
   }
-  run_.take(*batch, row_);
+  run_.take(*reply, row_);
   return {};
 }
 
-// Each problem twice in a row, so that often two engines have it, under two identities.
-Json RollingCycle::next_requests() {
-  Json requests = Json::array();
+// What was answered last, by another engine if this one has asked it already: its blocks have
+// just been stored, often under the other identity. Else something new.
+int RollingCycle::next_batch(std::size_t engine) {
   MutexLock lock(mutex_);
-  for (int i = 0; i < kBatchRequests; ++i, ++asked_) {
-    requests.push_back(run_.workload.request(cycle_, asked_ / 2, asked_ % 2 == 0 ? "" : "-twin"));
+  for (auto batch = answered_.rbegin(); batch != answered_.rend(); ++batch) {
+    if (asked_[engine].insert(*batch).second) return *batch;
+  }
+  asked_[engine].insert(batches_);
+  return batches_++;
+}
+
+Json RollingCycle::requests_of(std::size_t engine, int batch) {
+  MutexLock lock(mutex_);
+  const std::string suffix =
+      "-engine" + std::to_string(engine) + (engine < resumed_ ? "" : "-before");
+  Json requests = Json::array();
+  for (int k = batch * kBatchRequests; k < (batch + 1) * kBatchRequests; ++k) {
+    requests.push_back(run_.workload.request(cycle_, k, suffix));
   }
   return requests;
 }
@@ -149,7 +171,8 @@ bool RollingCycle::others_update(std::size_t engine) {
 
 bool RollingCycle::goes_on() {
   MutexLock lock(mutex_);
-  return (turn_ < run_.fleet.size() || asked_ < run_.options.requests) && !failure_;
+  const int answers = static_cast<int>(answered_.size()) * kBatchRequests;
+  return (turn_ < run_.fleet.size() || answers < run_.options.requests) && !failure_;
 }
 
 }  // namespace
