@@ -5,4 +5,5 @@ PYBIND11_MODULE(_core, module) {
   newmoon::bind_hash(module);
   newmoon::bind_store(module);
   newmoon::bind_fence(module);
+  newmoon::bind_connector(module);
 }

@@ -1,0 +1,215 @@
+#include "python/native/scheduler_role.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+
+namespace newmoon {
+namespace {
+
+constexpr std::string_view kLog = "vllm_scheduler";
+
+}  // namespace
+
+SchedulerRole::SchedulerRole(Options options, ClientTransport& transport, Clock& clock,
+                             Random& random)
+    : options_(std::move(options)),
+      block_size_(static_cast<std::uint32_t>(options_.scheduler.block_size)),
+      transport_(transport),
+      clock_(clock),
+      fence_({options_.name_space, options_.model, options_.layout, draw_incarnation(random)}),
+      client_(transport, clock, {.lookup_timeout = options_.lookup_timeout, .foreign = {}}),
+      scheduler_(options_.scheduler, fence_, client_, births_),
+      connector_(StoreConnector::for_scheduler(scheduler_)),
+      wait_left_(options_.lookup_wait) {}
+
+// --- requests ---
+
+std::size_t SchedulerRole::hash_count(const RequestId& request_id) const {
+  const auto request = requests_.find(request_id);
+  return request == requests_.end() ? 0 : request->second.hashes.size();
+}
+
+void SchedulerRole::add_hashes(const RequestId& request_id, std::span<const BlockHash> more) {
+  std::vector<BlockHash>& hashes = requests_[request_id].hashes;
+  hashes.insert(hashes.end(), more.begin(), more.end());
+}
+
+std::optional<std::uint32_t> SchedulerRole::match(const RequestId& request_id,
+                                                  std::uint32_t num_tokens,
+                                                  std::uint32_t num_computed_tokens) {
+  adopt_if_due();
+  Tracked& request = requests_[request_id];
+  if (!request.blocks.empty()) {
+    // It was preempted: what it had is gone, and so is what was known of it.
+    scheduler_.request_finished(request_id);
+    request.blocks.clear();
+    request.load_begin = request.load_end = 0;
+  }
+  std::optional<ExternalMatch> match = ask(request_id, request, num_tokens, num_computed_tokens);
+  if (!match && wait_left_ > Duration::zero()) {
+    const Time begin = clock_.now();
+    transport_.wait(begin + wait_left_);
+    wait_left_ -= clock_.now() - begin;
+    match = ask(request_id, request, num_tokens, num_computed_tokens);
+  }
+  if (!match) return std::nullopt;
+  return match->num_tokens;
+}
+
+std::optional<ExternalMatch> SchedulerRole::ask(const RequestId& request_id, const Tracked& request,
+                                                std::uint32_t num_tokens,
+                                                std::uint32_t num_computed_tokens) {
+  return scheduler_.get_num_new_matched_tokens(request_id, num_tokens, request.hashes,
+                                               num_computed_tokens);
+}
+
+bool SchedulerRole::update_state_after_alloc(const RequestId& request_id,
+                                             std::vector<BlockId> blocks,
+                                             std::uint32_t num_computed_tokens,
+                                             std::uint32_t num_external_tokens) {
+  Tracked& request = requests_[request_id];
+  request.blocks = std::move(blocks);
+  const std::size_t full =
+      std::min<std::size_t>(num_computed_tokens / block_size_, request.blocks.size());
+  request.history = births_.oldest(std::span(request.blocks).first(full));
+  const std::uint32_t whole = static_cast<std::uint32_t>(full) * block_size_;
+  const std::optional<std::uint64_t> load = scheduler_.update_state_after_alloc(
+      request_id, request.blocks, request.hashes, whole, num_external_tokens);
+  request.load_begin = request.load_end = full;
+  if (load) {
+    ++outstanding_loads_;
+    request.load_end += num_external_tokens / block_size_;
+    for (std::size_t i = full; i < request.load_end; ++i) births_.set(request.blocks[i], 0);
+  }
+  return load.has_value() || num_external_tokens == 0;
+}
+
+void SchedulerRole::request_finished(const RequestId& request_id) {
+  scheduler_.request_finished(request_id);
+  requests_.erase(request_id);
+}
+
+// --- a step ---
+
+void SchedulerRole::schedule(const RequestId& request_id, std::span<const BlockId> blocks,
+                             bool replace, std::uint32_t num_computed_tokens,
+                             std::uint32_t num_scheduled_tokens) {
+  Tracked& request = requests_[request_id];
+  if (replace) request.blocks.clear();
+  request.blocks.insert(request.blocks.end(), blocks.begin(), blocks.end());
+  note_computed(request, num_computed_tokens, num_scheduled_tokens);
+  progress_.push_back({request_id, num_computed_tokens + num_scheduled_tokens});
+}
+
+// Rule BIRTH: a block is as old as the oldest that went into it, its own earlier slots and
+// all that it attends to.
+void SchedulerRole::note_computed(Tracked& request, std::uint32_t num_computed_tokens,
+                                  std::uint32_t num_scheduled_tokens) {
+  const std::size_t end = std::min<std::size_t>(
+      (num_computed_tokens + num_scheduled_tokens + block_size_ - 1) / block_size_,
+      request.blocks.size());
+  for (std::size_t i = num_computed_tokens / block_size_; i < end; ++i) {
+    const BlockId block = request.blocks[i];
+    request.history = std::min(request.history, fence_.epoch());
+    if (i * block_size_ < num_computed_tokens) {
+      request.history = std::min(request.history, births_.birth(block));
+    }
+    births_.set(block, request.history);
+  }
+}
+
+StepMessage SchedulerRole::build_connector_meta() {
+  adopt_if_due();
+  client_.poll();
+  wait_left_ = options_.lookup_wait;
+  if (!progress_.empty()) fence_.note_scheduled();
+  std::vector<RequestProgress> progress;
+  for (const Progress& item : progress_) {
+    const Tracked& request = requests_.at(item.request_id);
+    progress.push_back({item.request_id, item.num_computed_tokens, request.hashes, request.blocks});
+  }
+  StepMessage step{scheduler_.build_connector_meta(progress), std::exchange(left_scopes_, {})};
+  progress_.clear();
+  return step;
+}
+
+SchedulerRole::Output SchedulerRole::update_connector_output(
+    std::span<const WorkerReport> reports) {
+  ConnectorOutput ended;
+  scheduler_.update_connector_output(reports, ended);
+  scheduler_.take_events();  // vLLM's events of the external tier are not published
+  Output output;
+  for (const FinishedLoad& load : ended.loads) {
+    --outstanding_loads_;
+    const auto request = requests_.find(load.request_id);
+    if (request == requests_.end()) continue;
+    if (load.cancelled) {
+      output.cancelled.push_back(load.request_id);
+    } else {
+      note_loaded(request->second, load);
+    }
+  }
+  output.must_fence = ended.must_fence;
+  if (ended.must_fence) {
+    seal();
+    unseal();
+  }
+  return output;
+}
+
+// The loaded blocks stand behind the local prefix, and are no younger than it.
+void SchedulerRole::note_loaded(Tracked& request, const FinishedLoad& load) {
+  const std::size_t good_end =
+      request.load_end - std::min(request.load_end - request.load_begin, load.failed_blocks.size());
+  for (std::size_t i = request.load_begin; i < good_end; ++i) {
+    births_.set(request.blocks[i], std::min(request.history, load.epoch));
+  }
+}
+
+// --- fences ---
+
+SchedulerRole::Reset SchedulerRole::reset(bool keep_verified, Time deadline) {
+  const Fence::ResetResult fenced = fence_.reset(keep_verified);
+  after_fence(fenced.left);
+  return {fenced.outcome, connector_.reset_cache(deadline).value()};
+}
+
+ScopeOutcome SchedulerRole::fence_only() {
+  const Fence::ResetResult fenced = fence_.reset(false);
+  after_fence(fenced.left);
+  return fenced.outcome;
+}
+
+void SchedulerRole::seal() {
+  after_fence(fence_.seal());
+  adopt_due_ = false;
+}
+
+void SchedulerRole::unseal() { adopt_due_ = true; }
+
+void SchedulerRole::after_fence(const std::optional<Scope>& left) {
+  scheduler_.on_fence();
+  if (left && left->is_unique()) left_scopes_.push_back(left->id());  // rule PURGE
+}
+
+// Rule BIND: the scope opens once every rank has said how often its weights were written.
+void SchedulerRole::adopt_if_due() {
+  if (!adopt_due_ || !fence_.sealed() || clock_.now() < adopt_after_) return;
+  const LookupKeyClient::ResetAnswer reply = client_.ping(clock_.now() + options_.adopt_timeout);
+  std::vector<std::uint64_t> writes;
+  for (const LookupKeyClient::RankAnswer& rank : reply.ranks) {
+    if (!rank.ack) {
+      log(LogLevel::kWarning, kLog,
+          "no external cache until every rank answers: " + to_string(rank.ack.error()));
+      adopt_after_ = clock_.now() + options_.adopt_timeout;
+      return;
+    }
+    writes.push_back(rank.ack->fence.weight_writes);
+  }
+  after_fence(fence_.adopt_unique(std::move(writes)));
+  adopt_due_ = false;
+}
+
+}  // namespace newmoon

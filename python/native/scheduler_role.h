@@ -1,0 +1,133 @@
+// SchedulerRole: the scheduler's end of the connector for an engine in Python. Fence,
+// StoreScheduler and LookupKeyClient decide; this keeps what they must be told of each
+// request (hashes, block table, births), since vLLM tells it step by step, and makes one
+// message of a step's decisions.
+//
+// One thread (the engine's loop). Nothing blocks but reset(), and the first call after the
+// fence was sealed, which asks the ranks how often their weights were written.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/random.h"
+#include "connector/fence.h"
+#include "connector/store_connector.h"
+#include "python/native/block_births.h"
+#include "python/native/codec.h"
+
+namespace newmoon {
+
+class SchedulerRole {
+ public:
+  struct Options {
+    std::string name_space;
+    std::string model;
+    std::string layout;
+    StoreScheduler::Options scheduler;
+    Duration lookup_timeout = std::chrono::seconds(1);
+    // For lookups of one step to be answered within it, all together. An engine that has
+    // nothing else to do would take an empty step instead.
+    Duration lookup_wait = std::chrono::milliseconds(2);
+    Duration adopt_timeout = std::chrono::seconds(1);  // for the ranks to answer; then a pause
+  };
+  // The transport and the others must outlive the role.
+  SchedulerRole(Options options, ClientTransport& transport, Clock& clock, Random& random);
+
+  // --- requests ---
+  // How many hashes of the request are known; the caller passes those behind.
+  std::size_t hash_count(const RequestId& request_id) const;
+  void add_hashes(const RequestId& request_id, std::span<const BlockHash> more);
+
+  // External tokens beyond the `num_computed_tokens` found locally, for a request that
+  // holds no blocks. nullopt: ask again next step.
+  std::optional<std::uint32_t> match(const RequestId& request_id, std::uint32_t num_tokens,
+                                     std::uint32_t num_computed_tokens);
+  // The request got its blocks; the first num_computed_tokens hold KV, the next
+  // num_external_tokens are to be loaded. False: there is no load, and who promised those
+  // tokens was wrong.
+  bool update_state_after_alloc(const RequestId& request_id, std::vector<BlockId> blocks,
+                                std::uint32_t num_computed_tokens,
+                                std::uint32_t num_external_tokens);
+  void request_finished(const RequestId& request_id);
+
+  // --- a step ---
+  // The request computes num_scheduled_tokens behind num_computed_tokens in it.
+  // `blocks`: its whole block table if `replace`, else what is new in it.
+  void schedule(const RequestId& request_id, std::span<const BlockId> blocks, bool replace,
+                std::uint32_t num_computed_tokens, std::uint32_t num_scheduled_tokens);
+  StepMessage build_connector_meta();
+  struct Output {
+    // Weights were written that nobody announced (rule BIND). The fence has moved; the
+    // engine must forget what its own cache holds.
+    bool must_fence = false;
+    // Requests whose load a fence cancelled, whatever its ranks said of it: they must drop
+    // all their blocks, the local prefix too (rule ONE-LOAD).
+    std::vector<RequestId> cancelled;
+  };
+  Output update_connector_output(std::span<const WorkerReport> reports);
+  // Loads that vLLM waits for: they hold its blocks, so a pause should wait for them.
+  bool has_loads() const { return outstanding_loads_ > 0; }
+
+  // --- fences ---
+  struct Reset {
+    ScopeOutcome scope = ScopeOutcome::kNew;
+    ResetAnswer answer;
+  };
+  // Rule FIRST: the fence, then everything else within the deadline.
+  Reset reset(bool keep_verified, Time deadline);
+  // The fence alone: the ranks are told, and not waited for.
+  ScopeOutcome fence_only();
+  // Rule SEAL. It opens again, with a unique scope, at the first step after unseal().
+  void seal();
+  void unseal();
+
+  const Fence& fence() const { return fence_; }
+  std::uint64_t ignored_reports() const { return scheduler_.ignored_reports(); }
+
+ private:
+  struct Tracked {
+    std::vector<BlockHash> hashes;
+    std::vector<BlockId> blocks;
+    Epoch history = BlockBirths::kNoHistory;  // oldest birth of what it attends to
+    std::size_t load_begin = 0;               // blocks that are being loaded
+    std::size_t load_end = 0;
+  };
+  struct Progress {
+    RequestId request_id;
+    std::uint32_t num_computed_tokens = 0;
+  };
+
+  void adopt_if_due();
+  void after_fence(const std::optional<Scope>& left);
+  std::optional<ExternalMatch> ask(const RequestId& request_id, const Tracked& request,
+                                   std::uint32_t num_tokens, std::uint32_t num_computed_tokens);
+  void note_computed(Tracked& request, std::uint32_t num_computed_tokens,
+                     std::uint32_t num_scheduled_tokens);
+  void note_loaded(Tracked& request, const FinishedLoad& load);
+
+  const Options options_;
+  const std::uint32_t block_size_;
+  ClientTransport& transport_;
+  Clock& clock_;
+  Fence fence_;
+  LookupKeyClient client_;
+  BlockBirths births_;
+  StoreScheduler scheduler_;
+  StoreConnector connector_;
+
+  std::unordered_map<RequestId, Tracked> requests_;
+  std::vector<Progress> progress_;     // of the step in the making
+  std::vector<ScopeId> left_scopes_;   // in no message yet
+  std::size_t outstanding_loads_ = 0;  // not reported by all ranks
+  Duration wait_left_;                 // of lookup_wait, in this step
+  bool adopt_due_ = true;
+  Time adopt_after_{};  // not before
+};
+
+}  // namespace newmoon

@@ -1,0 +1,63 @@
+#include "python/native/staged_memory.h"
+
+#include <cstring>
+#include <utility>
+
+namespace newmoon {
+namespace {
+
+std::uint64_t sum_bytes(const std::vector<StagedMemory::Region>& regions) {
+  std::uint64_t bytes = 0;
+  for (const StagedMemory::Region& region : regions) bytes += region.bytes;
+  return bytes;
+}
+
+}  // namespace
+
+StagedMemory::StagedMemory(std::vector<Region> regions, std::size_t block_count,
+                           std::size_t slot_count)
+    : regions_(std::move(regions)),
+      block_count_(block_count),
+      block_bytes_(sum_bytes(regions_)),
+      slots_(std::make_unique_for_overwrite<std::uint8_t[]>(slot_count * block_bytes_)) {
+  free_.reserve(slot_count);
+  for (std::size_t i = slot_count; i > 0; --i) {
+    free_.push_back(static_cast<BlockId>(block_count_ + i - 1));
+  }
+}
+
+bool StagedMemory::is_block(BlockId id) const {
+  return id > kNullBlock && static_cast<std::size_t>(id) < block_count_;
+}
+
+std::vector<Fragment> StagedMemory::fragments(BlockId block) {
+  if (!is_block(block)) return {slot(block)};
+  std::vector<Fragment> fragments;
+  fragments.reserve(regions_.size());
+  for (const Region& region : regions_) {
+    fragments.emplace_back(region.base + static_cast<std::size_t>(block) * region.stride,
+                           region.bytes);
+  }
+  return fragments;
+}
+
+std::optional<BlockId> StagedMemory::stage(BlockId block) {
+  if (free_.empty()) return std::nullopt;
+  const BlockId id = free_.back();
+  free_.pop_back();
+  std::uint8_t* to = slot(id).data();
+  for (const Fragment& fragment : fragments(block)) {
+    std::memcpy(to, fragment.data(), fragment.size());
+    to += fragment.size();
+  }
+  return id;
+}
+
+void StagedMemory::release(BlockId slot) { free_.push_back(slot); }
+
+MutableByteView StagedMemory::slot(BlockId id) {
+  const std::size_t index = static_cast<std::size_t>(id) - block_count_;
+  return {slots_.get() + index * block_bytes_, block_bytes_};
+}
+
+}  // namespace newmoon

@@ -1,0 +1,56 @@
+// StagedMemory: one rank's KV blocks as an engine in Python registered them, and staging
+// slots in host memory into which blocks are copied before they are saved.
+//
+// Rule PIN asks that a save's source stays as it is until the bytes were copied to
+// staging or the save has ended. vLLM's own pins would make its local reset fail, so a
+// block is copied at the end of the step that filled it, on the forward thread, before
+// any later step can write to it.
+//
+// The only place that touches the engine's memory: a device other than the CPU needs
+// another stage() and another fragments() here, and nothing else.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "hash/block.h"
+
+namespace newmoon {
+
+// Threads: stage() and release() belong to the forward thread; fragments() may be called
+// by any, for slots that are staged and blocks that are being loaded.
+class StagedMemory final : public BlockMemory {
+ public:
+  // One tensor of a layer: block b is `bytes` bytes at base + b * stride.
+  struct Region {
+    std::uint8_t* base = nullptr;
+    std::size_t stride = 0;
+    std::size_t bytes = 0;
+  };
+  // The regions' memory must outlive this. Slots are allocated at once and touched when
+  // they are used first.
+  StagedMemory(std::vector<Region> regions, std::size_t block_count, std::size_t slot_count);
+
+  std::uint64_t block_bytes() const override { return block_bytes_; }
+  std::vector<Fragment> fragments(BlockId block) override;
+
+  bool is_block(BlockId id) const;
+  // Copies a block; the slot's id is no block's. nullopt: no slot is free.
+  // REQUIRES: is_block(block).
+  std::optional<BlockId> stage(BlockId block);
+  void release(BlockId slot);
+  std::size_t free_slots() const { return free_.size(); }
+
+ private:
+  MutableByteView slot(BlockId id);
+
+  const std::vector<Region> regions_;
+  const std::size_t block_count_;
+  const std::uint64_t block_bytes_;
+  std::unique_ptr<std::uint8_t[]> slots_;
+  std::vector<BlockId> free_;
+};
+
+}  // namespace newmoon

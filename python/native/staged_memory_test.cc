@@ -1,0 +1,62 @@
+#include "python/native/staged_memory.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+namespace newmoon {
+namespace {
+
+// Two layers in one storage, as vLLM lays them out: 4 blocks of 6 bytes, then 4 of 2.
+struct TwoLayers {
+  Bytes storage = Bytes(32);
+  StagedMemory memory{{{storage.data(), 6, 6}, {storage.data() + 24, 2, 2}}, 4, 2};
+
+  TwoLayers() { std::iota(storage.begin(), storage.end(), std::uint8_t{0}); }
+  Bytes bytes(BlockId id) {
+    Bytes all;
+    for (const Fragment& fragment : memory.fragments(id)) append(all, fragment);
+    return all;
+  }
+};
+
+TEST(StagedMemory, ABlockIsItsBytesInEveryLayer) {
+  TwoLayers layers;
+  EXPECT_EQ(layers.memory.block_bytes(), 8u);
+  EXPECT_THAT(layers.bytes(2), ::testing::ElementsAre(12, 13, 14, 15, 16, 17, 28, 29));
+}
+
+TEST(StagedMemory, WhatIsStagedStaysWhenTheBlockIsWritten) {
+  TwoLayers layers;
+  const Bytes before = layers.bytes(2);
+  const std::optional<BlockId> slot = layers.memory.stage(2);
+  ASSERT_TRUE(slot);
+  EXPECT_FALSE(layers.memory.is_block(*slot));
+  std::fill(layers.storage.begin(), layers.storage.end(), 0xee);
+  EXPECT_EQ(layers.bytes(*slot), before);
+  EXPECT_NE(layers.bytes(2), before);
+}
+
+TEST(StagedMemory, SlotsComeBack) {
+  TwoLayers layers;
+  const std::optional<BlockId> first = layers.memory.stage(1);
+  const std::optional<BlockId> second = layers.memory.stage(2);
+  ASSERT_TRUE(first && second);
+  EXPECT_NE(*first, *second);
+  EXPECT_EQ(layers.memory.free_slots(), 0u);
+  EXPECT_FALSE(layers.memory.stage(3));
+  layers.memory.release(*first);
+  EXPECT_EQ(layers.memory.stage(3), first);
+  EXPECT_EQ(layers.bytes(*second), layers.bytes(2));
+}
+
+TEST(StagedMemory, TheNullBlockIsNoBlock) {
+  TwoLayers layers;
+  EXPECT_FALSE(layers.memory.is_block(kNullBlock));
+  EXPECT_TRUE(layers.memory.is_block(3));
+  EXPECT_FALSE(layers.memory.is_block(4));
+}
+
+}  // namespace
+}  // namespace newmoon

@@ -1,0 +1,101 @@
+#include "python/native/worker_role.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "base/log.h"
+
+namespace newmoon {
+namespace {
+
+constexpr std::string_view kLog = "vllm_worker";
+
+template <class Item>
+void move_behind(std::vector<Item>& items, std::vector<Item>&& more) {
+  std::ranges::move(more, std::back_inserter(items));
+}
+
+}  // namespace
+
+WorkerRole::WorkerRole(StoreWorker& worker, StagedMemory& memory, KvStore& store, Executor& purge)
+    : worker_(worker), memory_(memory), store_(store), purge_(purge) {}
+
+void WorkerRole::start_load_kv(const StepMessage& step) {
+  for (const LoadJob& job : step.metadata.loads) {
+    loads_[job.load_id] = {job.request_id, job.blocks.size()};
+  }
+  worker_.start_load_kv(step.metadata);
+  for (const ScopeId& scope : step.left_scopes) {
+    purge_.post([this, scope] {
+      // About memory only: what is not purged now is evicted later.
+      if (const Status purged = store_.purge_scope(scope, true); !purged) {
+        log(LogLevel::kInfo, kLog,
+            "purge of scope " + scope.hex() + ": " + to_string(purged.error()));
+      }
+    });
+  }
+}
+
+void WorkerRole::wait_for_save(const StepMessage& step) {
+  collect();  // frees the slots of saves that have ended
+  ConnectorMetadata staged{step.metadata.epoch, {}, {}, step.metadata.weight_writes};
+  for (SaveJob job : step.metadata.saves) {
+    if (stage(job)) {
+      staged.saves.push_back(std::move(job));
+    } else {
+      ++unstaged_saves_;
+      report_.saves.push_back({job.job_id, SaveOutcome::kDropped});
+    }
+  }
+  worker_.wait_for_save(staged);
+}
+
+// All blocks of the job or none.
+bool WorkerRole::stage(SaveJob& job) {
+  if (memory_.free_slots() < job.blocks.size()) return false;
+  std::vector<BlockId>& slots = staged_[job.job_id];
+  for (BlockRef& block : job.blocks) {
+    const std::optional<BlockId> slot = memory_.stage(block.block);
+    block.block = slot.value();
+    slots.push_back(*slot);
+  }
+  return true;
+}
+
+void WorkerRole::release(std::uint64_t job_id) {
+  const auto staged = staged_.find(job_id);
+  if (staged == staged_.end()) return;
+  for (const BlockId slot : staged->second) memory_.release(slot);
+  staged_.erase(staged);
+}
+
+void WorkerRole::collect() {
+  WorkerReport report = worker_.get_finished();
+  for (const SaveReport& save : report.saves) release(save.job_id);
+  report_.rank = report.rank;
+  report_.weight_writes = report.weight_writes;
+  if (report.unbound_epoch) report_.unbound_epoch = report.unbound_epoch;
+  move_behind(report_.loads, std::move(report.loads));
+  move_behind(report_.saves, std::move(report.saves));
+}
+
+WorkerRole::Finished WorkerRole::take_finished() {
+  collect();
+  Finished finished;
+  finished.report = std::exchange(report_, {});
+  for (const LoadReport& report : finished.report.loads) {
+    const auto load = loads_.extract(report.load_id);
+    if (load.empty()) continue;
+    finished.loads.push_back(load.mapped().request_id);
+    if (report.failed_blocks.size() >= load.mapped().block_count) {
+      finished.failed_loads.push_back(load.mapped().request_id);
+    } else {
+      finished.failed_blocks.insert(finished.failed_blocks.end(), report.failed_blocks.begin(),
+                                    report.failed_blocks.end());
+    }
+  }
+  return finished;
+}
+
+}  // namespace newmoon

@@ -1,0 +1,81 @@
+#include "python/native/worker_stack.h"
+
+#include <utility>
+
+namespace newmoon {
+namespace {
+
+Shard shard_of(std::size_t rank) { return {.tp = static_cast<std::uint16_t>(rank)}; }
+
+}  // namespace
+
+Result<std::unique_ptr<WorkerStack>> WorkerStack::start(Options options) {
+  std::unique_ptr<WorkerStack> stack(new WorkerStack(std::move(options)));
+  for (const auto& step : {&WorkerStack::open, &WorkerStack::serve}) {
+    if (const Status done = (stack.get()->*step)(); !done) return std::unexpected(done.error());
+  }
+  return stack;
+}
+
+WorkerStack::~WorkerStack() {
+  if (socket_ != nullptr) socket_->stop();
+  if (worker_ != nullptr) worker_->close();
+}
+
+Status WorkerStack::open() {
+  free_ = std::make_unique<ThreadExecutor>("nm-free");
+  Result<std::unique_ptr<KvStore>> store =
+      make_store(options_.store_url, options_.store, clock_, *free_);
+  if (!store) return std::unexpected(store.error());
+  store_ = std::move(*store);
+
+  std::uint64_t block_bytes = 0;
+  for (const StagedMemory::Region& region : options_.regions) block_bytes += region.bytes;
+  if (block_bytes == 0 || options_.staging_bytes < block_bytes) {
+    return fail(Code::kBadRequest, "staging_bytes " + std::to_string(options_.staging_bytes) +
+                                       " does not hold one block of " +
+                                       std::to_string(block_bytes) + " bytes");
+  }
+  memory_ = std::make_unique<StagedMemory>(options_.regions, options_.block_count,
+                                           options_.staging_bytes / block_bytes);
+  return {};
+}
+
+Status WorkerStack::serve() {
+  for (auto [member, name] : {std::pair{&WorkerStack::send_, "nm-send"},
+                              {&WorkerStack::receive_, "nm-receive"},
+                              {&WorkerStack::quick_, "nm-lookup"},
+                              {&WorkerStack::bulk_, "nm-lookup-bulk"},
+                              {&WorkerStack::purge_, "nm-purge"}}) {
+    this->*member = std::make_unique<ThreadExecutor>(name);
+  }
+  worker_ = std::make_unique<StoreWorker>(worker_options(), *store_, *memory_, *send_, *receive_);
+  role_ = std::make_unique<WorkerRole>(*worker_, *memory_, *store_, *purge_);
+  LookupKeyServer::Options server;
+  server.block_size = options_.block_size;
+  server_ = std::make_unique<LookupKeyServer>(*worker_, server, *quick_, *bulk_);
+  Result<std::unique_ptr<ZmqServer>> socket =
+      ZmqServer::start(options_.endpoint, [server = server_.get()](Frames message, ReplyFn reply) {
+        server->handle(message, std::move(reply));
+      });
+  if (!socket) return std::unexpected(socket.error());
+  socket_ = std::move(*socket);
+  return {};
+}
+
+StoreWorker::Options WorkerStack::worker_options() const {
+  StoreWorker::Options worker;
+  worker.rank = options_.rank;
+  worker.shard = shard_of(options_.rank);
+  worker.layout = layout_id(options_.layout);
+  worker.checksum = options_.checksum;
+  // A store in this process holds this rank's shard alone. The others save the same blocks,
+  // so the own one stands for all; one that is missing there fails its load, and is computed.
+  const bool own_store = options_.store_url == "memory";
+  for (std::size_t rank = 0; rank < options_.rank_count; ++rank) {
+    if (!own_store || rank == options_.rank) worker.all_shards.push_back(shard_of(rank));
+  }
+  return worker;
+}
+
+}  // namespace newmoon

@@ -1,0 +1,50 @@
+"""kv_connector_extra_config: which keys there are, and what they may hold."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    # Where blocks go: "memory" (in each rank's process) or "ipc://PATH" of
+    # `newmoon store-server`.
+    store: str = "memory"
+    # Of "memory": bytes a rank may hold.
+    store_bytes: int = 4 << 30
+    # A call to a store in another process ends within it.
+    store_timeout_s: float = 1.0
+    # Part of every key: engines of other namespaces never meet.
+    namespace: str = ""
+    # Host memory a rank copies blocks to before they are saved.
+    staging_bytes: int = 256 << 20
+    # Shorter external hits are computed.
+    min_load_tokens: int = 0
+    # A lookup that takes longer is a miss.
+    lookup_timeout_s: float = 1.0
+    # A reset answers within it.
+    reset_timeout_s: float = 5.0
+    # "fence", or "remove_all" to empty the whole store on top.
+    reset_mode: str = "fence"
+    # Run with a vLLM that this version was not tested with.
+    any_vllm_version: bool = False
+
+
+def parse_options(extra_config: Mapping[str, Any]) -> Options:
+    """Raises ValueError, in one line, for an unknown key or a value that does not fit."""
+    fields = {field.name: field for field in dataclasses.fields(Options)}
+    values = {}
+    for name, value in extra_config.items():
+        if name not in fields:
+            raise ValueError(
+                f"newmoon: kv_connector_extra_config has no '{name}'; it has {', '.join(fields)}"
+            )
+        wanted = type(fields[name].default)
+        if wanted is float and type(value) is int:
+            value = float(value)
+        if type(value) is not wanted:
+            raise ValueError(f"newmoon: '{name}' is a {wanted.__name__}, not {value!r}")
+        if wanted in (int, float) and value < 0:
+            raise ValueError(f"newmoon: '{name}' must not be negative, as {value!r} is")
+        values[name] = value
+    return Options(**values)

@@ -1,0 +1,172 @@
+"""Scheduler role: tells the core of vLLM's requests, and vLLM of the core's decisions."""
+
+from typing import TYPE_CHECKING
+
+from vllm.logger import init_logger
+
+from newmoon._core import ConnectorScheduler
+from newmoon.vllm.metadata import ReportMetadata, StepMetadata
+from newmoon.vllm.options import Options
+from newmoon.vllm.support import Setup
+
+if TYPE_CHECKING:
+    from vllm.v1.core.block_pool import BlockPool
+    from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.outputs import KVConnectorOutput
+    from vllm.v1.request import Request
+
+logger = init_logger("vllm.newmoon")  # shown as vLLM's own lines are
+
+
+class SchedulerSide:
+    """Lives in the engine's process, on its loop's thread."""
+
+    def __init__(self, setup: Setup, options: Options):
+        self._options = options
+        self._core = ConnectorScheduler(
+            endpoints=setup.endpoints,
+            namespace=options.namespace,
+            model=setup.model,
+            layout=setup.layout,
+            block_size=setup.block_size,
+            min_load_tokens=options.min_load_tokens,
+            reset_mode=options.reset_mode,
+            lookup_timeout_s=options.lookup_timeout_s,
+        )
+        self._requests: dict[str, Request] = {}  # those that may use the external tier
+        self._local_tokens: dict[str, int] = {}  # found in vLLM's own cache, by request id
+        self._manager: KVCacheManager | None = None
+        self._pool: BlockPool | None = None
+        self._cached_blocks: object = None  # the pool's map, which a local reset replaces
+
+    def bind_kv_cache_manager(self, manager: "KVCacheManager") -> None:
+        self._manager = manager
+        self._pool = manager.block_pool
+        self._cached_blocks = self._pool.cached_block_hash_to_block
+
+    # --- requests ---
+
+    def get_num_new_matched_tokens(
+        self, request: "Request", num_computed_tokens: int
+    ) -> tuple[int | None, bool]:
+        self._fence_after_local_reset()
+        if not may_use(request):
+            return 0, False
+        request_id = request.request_id
+        self._requests[request_id] = request
+        self._local_tokens[request_id] = num_computed_tokens
+        if request.skip_reading_prefix_cache:
+            return 0, False
+        tokens = self._core.match(
+            request_id, request.block_hashes, request.num_tokens, num_computed_tokens
+        )
+        return tokens, bool(tokens)
+
+    def update_state_after_alloc(
+        self, request: "Request", blocks: "KVCacheBlocks", num_external_tokens: int
+    ) -> None:
+        request_id = request.request_id
+        if request_id not in self._requests:
+            return
+        # Behind a load vLLM says itself how many tokens the request has.
+        found = request.num_computed_tokens or self._local_tokens[request_id]
+        (block_ids,) = blocks.get_block_ids()
+        if not self._core.update_state_after_alloc(
+            request_id, block_ids, found, num_external_tokens
+        ):
+            raise RuntimeError(f"newmoon: no load for the match of request {request_id}")
+
+    def request_finished(self, request: "Request") -> None:
+        if self._requests.pop(request.request_id, None) is not None:
+            del self._local_tokens[request.request_id]
+            self._core.request_finished(request.request_id)
+
+    # --- a step ---
+
+    def build_connector_meta(self, output: "SchedulerOutput") -> StepMetadata:
+        self._fence_after_local_reset()
+        for new in output.scheduled_new_reqs:
+            self._schedule(output, new.req_id, new.block_ids, True, new.num_computed_tokens)
+        cached = output.scheduled_cached_reqs
+        for request_id, blocks, num_computed_tokens in zip(
+            cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True
+        ):
+            resumed = request_id in cached.resumed_req_ids
+            self._schedule(output, request_id, blocks, resumed, num_computed_tokens)
+        return StepMetadata(self._core.build_connector_meta())
+
+    def _schedule(
+        self,
+        output: "SchedulerOutput",
+        request_id: str,
+        blocks: tuple[list[int], ...] | None,
+        replace: bool,
+        num_computed_tokens: int,
+    ) -> None:
+        request = self._requests.get(request_id)
+        if request is None:
+            return
+        self._core.schedule(
+            request_id,
+            request.block_hashes,
+            blocks[0] if blocks else [],
+            replace,
+            num_computed_tokens,
+            output.num_scheduled_tokens[request_id],
+        )
+
+    def update_connector_output(self, output: "KVConnectorOutput") -> None:
+        metadata = output.kv_connector_worker_meta
+        reports = metadata.reports if isinstance(metadata, ReportMetadata) else []
+        must_fence, cancelled = self._core.update_connector_output(reports)
+        for request_id in cancelled:
+            self._drop_blocks(self._requests[request_id])
+        if must_fence:
+            self._forget_local_cache()
+
+    def _drop_blocks(self, request: "Request") -> None:
+        """A fence cancelled its load: what it holds is of other weights, all of it."""
+        assert self._manager is not None
+        self._manager.free(request)
+        request.num_computed_tokens = 0
+
+    def has_pending_push_work(self) -> bool:
+        """A pause waits for loads, since they hold blocks; saves hold none."""
+        return self._core.has_loads
+
+    # --- fences ---
+
+    def reset_cache(self) -> bool:
+        answer = self._core.reset(timeout_s=self._options.reset_timeout_s)
+        self._forget_local_cache()
+        if not answer["success"]:
+            logger.error("newmoon: reset failed: %s", answer["error"])
+        elif answer["degraded"]:
+            logger.warning("newmoon: reset is degraded: %s", answer["error"])
+        else:
+            logger.info("newmoon: reset, scope %s, epoch %d", answer["scope"], self._core.epoch)
+        return answer["success"]
+
+    def _fence_after_local_reset(self) -> None:
+        """Frameworks that change weights reset vLLM's own cache, and often nothing else."""
+        if self._pool is None or self._pool.cached_block_hash_to_block is self._cached_blocks:
+            return
+        self._cached_blocks = self._pool.cached_block_hash_to_block
+        scope = self._core.fence_only()
+        logger.info("newmoon: vLLM's cache was reset; scope %s, epoch %d", scope, self._core.epoch)
+
+    def _forget_local_cache(self) -> None:
+        """What vLLM's own cache still holds is as old as what the fence left behind."""
+        if self._pool is None:
+            return
+        self._cached_blocks = self._pool.cached_block_hash_to_block
+        if len(self._cached_blocks) > 0:
+            self._pool.evict_blocks(
+                {block.block_id for block in self._pool.blocks if block.block_hash is not None}
+            )
+
+
+def may_use(request: "Request") -> bool:
+    """An adapter can change behind its name, and a streaming session its tokens."""
+    return request.lora_request is None and not request.resumable

@@ -1,0 +1,103 @@
+"""What of vLLM this connector works with. Everything else is refused at the start, in one line."""
+
+import dataclasses
+import os
+import tempfile
+from typing import TYPE_CHECKING
+
+import vllm
+from vllm.v1.kv_cache_interface import FullAttentionSpec
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+
+TESTED_VERSION = "0.32"
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+    """What both roles must agree on. They derive it, each in its process, from vLLM's own
+    configuration."""
+
+    model: str
+    layout: str  # part of the scope: KV of another layout is never found
+    block_size: int
+    block_count: int
+    rank_count: int
+    endpoints: list[str]  # of the ranks' sockets, in rank order
+
+
+def check_version(any_version: bool) -> None:
+    version = vllm.__version__
+    if version.split(".")[:2] != TESTED_VERSION.split(".") and not any_version:
+        raise RuntimeError(
+            f"newmoon was tested with vLLM {TESTED_VERSION} and this is {version}; install that, or "
+            'set "any_vllm_version": true in kv_connector_extra_config to run untested'
+        )
+
+
+def refusal(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> str | None:
+    """Why this configuration is not supported, or None."""
+    parallel = vllm_config.parallel_config
+    for name, size in (
+        ("pipeline parallelism", parallel.pipeline_parallel_size),
+        ("decode context parallelism", parallel.decode_context_parallel_size),
+        ("prefill context parallelism", parallel.prefill_context_parallel_size),
+        ("several nodes", parallel.nnodes),
+    ):
+        if size > 1:
+            return f"{name} is not supported"
+    if vllm_config.speculative_config is not None:
+        return "speculative decoding is not supported"
+    groups = kv_cache_config.kv_cache_groups
+    if len(groups) != 1:
+        return f"the model has {len(groups)} KV cache groups; only one is supported"
+    spec = groups[0].kv_cache_spec
+    if type(spec) is not FullAttentionSpec:
+        return f"KV of kind {type(spec).__name__} is not supported, only full attention"
+    if kv_cache_config.hash_block_size not in (None, spec.block_size):
+        return "hashes of parts of a block are not supported (prefix_match_unit)"
+    return None
+
+
+def inspect(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> Setup:
+    """Raises ValueError where refusal() has a reason."""
+    reason = refusal(vllm_config, kv_cache_config)
+    if reason is not None:
+        raise ValueError(f"newmoon: {reason}")
+    (group,) = kv_cache_config.kv_cache_groups
+    spec = group.kv_cache_spec
+    model, cache = vllm_config.model_config, vllm_config.cache_config
+    rank_count = vllm_config.parallel_config.tensor_parallel_size
+    numerics = {
+        "vllm": vllm.__version__,
+        "block": spec.block_size,
+        "page_bytes": spec.page_size_bytes,
+        "layers": len(group.layer_names),
+        "kv_heads": spec.num_kv_heads,
+        "head": spec.head_size,
+        "kv_dtype": spec.dtype,
+        "dtype": model.dtype,
+        "quantization": model.quantization,
+        "kv_layout": kv_cache_config.kv_cache_layout,
+        "tp": rank_count,
+        "hash": cache.prefix_caching_hash_algo,
+        "hash_seed": os.environ.get("PYTHONHASHSEED"),
+    }
+    transfer = vllm_config.kv_transfer_config
+    assert transfer is not None
+    return Setup(
+        model=model.model if model.revision is None else f"{model.model}@{model.revision}",
+        layout=" ".join(f"{name}={value}" for name, value in numerics.items()),
+        block_size=spec.block_size,
+        block_count=kv_cache_config.num_blocks,
+        rank_count=rank_count,
+        endpoints=[endpoint(str(transfer.engine_id), rank) for rank in range(rank_count)],
+    )
+
+
+def endpoint(engine_id: str, rank: int) -> str:
+    """The folder is made with mode 0700 by who binds first."""
+    base = os.environ.get("VLLM_RPC_BASE_PATH") or tempfile.gettempdir()
+    return f"ipc://{base}/newmoon-{os.getuid()}/{engine_id}-rank{rank}.sock"

@@ -1,0 +1,91 @@
+"""Real vLLM on CPU: one run with the connector, one without, the same requests and weights."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("vllm")
+
+HERE = pathlib.Path(__file__).parent
+FOUND = 6 * 128  # whole blocks of the prompt
+
+
+def run_flow(mode: str) -> dict[str, dict]:
+    model = os.environ.get("NEWMOON_TEST_MODEL")
+    if not model:
+        pytest.fail("NEWMOON_TEST_MODEL is not set; run ./dev test-vllm")
+    done = subprocess.run(
+        [sys.executable, "vllm_flow.py", model, mode],
+        cwd=HERE,
+        env=os.environ | {"PYTHONPATH": str(HERE)},
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    told = [line for line in done.stdout.splitlines() if line.startswith("FLOW ")]
+    assert done.returncode == 0 and told, done.stdout[-4000:] + done.stderr[-8000:]
+    return json.loads(told[0].removeprefix("FLOW "))
+
+
+@pytest.fixture(scope="module")
+def ours() -> dict[str, dict]:
+    return run_flow("with")
+
+
+@pytest.fixture(scope="module")
+def plain() -> dict[str, dict]:
+    return run_flow("without")
+
+
+def test_external_hits_are_vllms_own_metric(ours):
+    assert ours["A cold"]["cached"] == 0
+    assert ours["A local"]["local"] == FOUND
+    for name in ("A external", "B external"):
+        assert ours[name]["local"] == 0, "the other prompts were to push it out"
+        assert ours[name]["external"] == FOUND
+        assert ours[name]["cached"] == FOUND
+
+
+@pytest.mark.parametrize("weights", ["A", "B"])
+def test_an_external_hit_is_as_good_as_a_local_one(ours, plain, weights):
+    loaded, primed = ours[f"{weights} external"], plain[f"{weights} local"]
+    assert primed["cached"] == loaded["cached"] == FOUND
+    difference = max(
+        abs(a - b) for a, b in zip(loaded["logprobs"], primed["logprobs"], strict=True)
+    )
+    print(f"weights {weights}: max logprob difference {difference}")
+    assert loaded["tokens"] == primed["tokens"]
+    assert difference == 0.0
+
+
+def test_the_flow_really_changes_weights(plain):
+    tokens = {tuple(plain[name]["tokens"]) for name in ("A cold", "B cold", "C cold")}
+    assert len(tokens) == 3
+
+
+def test_a_reset_of_the_connector_leaves_nothing(ours):
+    assert ours["reset A"]["answer"] is True
+    assert ours["A after reset"]["cached"] == 0
+    assert ours["A after reset"]["external"] == 0
+
+
+@pytest.mark.parametrize("weights", ["B", "C"])
+def test_nothing_stale_after_a_weight_update(ours, plain, weights):
+    """B: reset_connector=True. C: a local reset alone, as many frameworks do it."""
+    assert ours[f"reset {weights}"]["answer"] is True
+    after = ours[f"{weights} cold"]
+    assert after["cached"] == 0
+    assert after["tokens"] == plain[f"{weights} cold"]["tokens"]
+    assert after["logprobs"] == plain[f"{weights} cold"]["logprobs"]
+
+
+def test_no_job_failed(ours):
+    stats = ours["stats"]
+    assert stats["saved_blocks"] > 0 and stats["loaded_blocks"] == 2 * FOUND // 128
+    for name in ("missing_blocks", "corrupt_blocks", "dropped_saves", "dropped_loads",
+                 "store_errors"):
+        assert stats[name] == 0, name

@@ -1,0 +1,104 @@
+"""What the connector refuses at the start, and how it says so; no engine runs."""
+
+import types
+
+import pytest
+
+pytest.importorskip("vllm")
+
+import torch
+import vllm
+from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
+
+from newmoon.vllm.options import parse_options
+from newmoon.vllm.support import check_version, endpoint, refusal
+from newmoon.vllm.worker import regions_of
+
+
+def spec(kind=FullAttentionSpec, **more):
+    return kind(block_size=128, num_kv_heads=3, head_size=64, dtype=torch.bfloat16, **more)
+
+
+def configs(specs, speculative=None, **parallel):
+    sizes = {
+        "pipeline_parallel_size": 1,
+        "decode_context_parallel_size": 1,
+        "prefill_context_parallel_size": 1,
+        "nnodes": 1,
+    }
+    return (
+        types.SimpleNamespace(
+            parallel_config=types.SimpleNamespace(**(sizes | parallel)),
+            speculative_config=speculative,
+        ),
+        types.SimpleNamespace(
+            kv_cache_groups=[types.SimpleNamespace(kv_cache_spec=s) for s in specs],
+            hash_block_size=128,
+        ),
+    )
+
+
+def test_one_group_of_full_attention_is_supported():
+    assert refusal(*configs([spec()])) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (configs([spec(), spec()]), "2 KV cache groups"),
+        (configs([spec(SlidingWindowSpec, sliding_window=64)]), "SlidingWindowSpec"),
+        (configs([spec()], pipeline_parallel_size=2), "pipeline parallelism"),
+        (configs([spec()], nnodes=2), "several nodes"),
+        (configs([spec()], speculative=object()), "speculative decoding"),
+    ],
+)
+def test_the_rest_is_refused_in_one_line(arguments, said):
+    reason = refusal(*arguments)
+    assert said in reason and "\n" not in reason
+
+
+def test_another_vllm_is_refused_unless_asked_for(monkeypatch):
+    check_version(any_version=False)
+    monkeypatch.setattr(vllm, "__version__", "0.33.0")
+    with pytest.raises(RuntimeError, match=r"0\.32 and this is 0\.33\.0.*any_vllm_version"):
+        check_version(any_version=False)
+    check_version(any_version=True)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"sture": "memory"}, "no 'sture'"),
+        ({"store_bytes": "4GB"}, "'store_bytes' is a int"),
+        ({"store_bytes": True}, "'store_bytes' is a int"),
+        ({"store_timeout_s": -1}, "negative"),
+    ],
+)
+def test_bad_options_are_named(config, said):
+    with pytest.raises(ValueError, match=said):
+        parse_options(config)
+
+
+def test_options_have_defaults():
+    assert parse_options({}).store == "memory"
+    assert parse_options({"store_timeout_s": 2}).store_timeout_s == 2.0
+
+
+def test_sockets_are_per_engine_and_rank(monkeypatch):
+    monkeypatch.setenv("VLLM_RPC_BASE_PATH", "/somewhere")
+    one, two = endpoint("engine", 0), endpoint("engine", 1)
+    assert one != two and one.startswith("ipc:///somewhere/newmoon-")
+
+
+def test_regions_are_the_bytes_of_each_block():
+    storage = torch.arange(2 * 4 * 6, dtype=torch.int16)
+    first, second = storage.view(2, 4, 6)
+    base = storage.data_ptr()
+    assert regions_of({"a": first, "b": second, "shared": first}, 4) == [
+        (base, 12, 12),
+        (base + 48, 12, 12),
+    ]
+    with pytest.raises(ValueError, match="KV layout of a"):
+        regions_of({"a": first.t()}, 4)
+    with pytest.raises(ValueError, match="device 'meta'"):
+        regions_of({"a": torch.empty(4, 6, device="meta")}, 4)

@@ -1,0 +1,149 @@
+"""One run of real vLLM on CPU, told as JSON: vllm_flow.py MODEL with|without.
+
+The same requests and weight changes with the connector and without it, so that
+test_vllm_engine.py can compare them. A module of its own because vLLM's processes import it.
+"""
+
+import json
+import os
+import sys
+import time
+
+os.environ |= {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    # vLLM reserves one more for a connector, and sums differ with the number of threads.
+    "VLLM_CPU_NUM_OF_RESERVED_CPU": "1",
+}
+
+BLOCK = 128  # tokens; vLLM's on CPU
+KV_BLOCKS = 20  # so few that other requests push a prompt out of vLLM's own cache
+PROMPT_TOKENS = 6 * BLOCK + 4
+CONNECTOR = {
+    "kv_connector": "NewmoonConnector",
+    "kv_connector_module_path": "newmoon.vllm",
+    "kv_role": "kv_both",
+    "kv_connector_extra_config": {"store": "memory", "store_bytes": 1 << 30},
+}
+
+
+class WorkerExtension:
+    """Called in the worker through collective_rpc."""
+
+    def scale_norms(self, factor: float) -> int:
+        """Really other weights: linear ones are prepacked on CPU, norms are not."""
+        import torch
+
+        changed = 0
+        with torch.no_grad():
+            for name, parameter in self.model_runner.model.named_parameters():
+                if "input_layernorm" not in name:
+                    continue
+                if not hasattr(parameter, "newmoon_original"):
+                    parameter.newmoon_original = parameter.detach().clone()
+                ramp = torch.linspace(1.0, factor, parameter.numel(), dtype=parameter.dtype)
+                parameter.copy_(parameter.newmoon_original * ramp)
+                changed += 1
+        return changed
+
+    def connector_stats(self) -> dict[str, int]:
+        from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+        return get_kv_transfer_group()._worker._core.stats()
+
+
+class Flow:
+    def __init__(self, model: str, with_connector: bool):
+        from vllm import LLM
+
+        self.llm = LLM(
+            model=model,
+            dtype="bfloat16",
+            max_model_len=1024,
+            enforce_eager=True,
+            disable_log_stats=False,
+            num_gpu_blocks_override=KV_BLOCKS,
+            worker_extension_cls="vllm_flow.WorkerExtension",
+            kv_transfer_config=CONNECTOR if with_connector else None,
+        )
+        self.with_connector = with_connector
+        self.steps: dict[str, dict] = {}
+
+    def ask(self, name: str, seed: int = 0) -> None:
+        """One request; what was found and what came out, under `name`."""
+        from vllm import SamplingParams
+
+        before = self.metrics()
+        prompt = [(i * 7919 + seed * 104729) % 40000 + 100 for i in range(PROMPT_TOKENS)]
+        (output,) = self.llm.generate(
+            {"prompt_token_ids": prompt},
+            SamplingParams(temperature=0, max_tokens=8, ignore_eos=True, logprobs=1),
+            use_tqdm=False,
+        )
+        completion = output.outputs[0]
+        self.steps[name] = {
+            "cached": output.num_cached_tokens,
+            "tokens": list(completion.token_ids),
+            "logprobs": [
+                step[token].logprob
+                for step, token in zip(completion.logprobs, completion.token_ids, strict=True)
+            ],
+            **{key: value - before[key] for key, value in self.metrics().items()},
+        }
+
+    def metrics(self) -> dict[str, int]:
+        names = {"vllm:prefix_cache_hits": "local", "vllm:external_prefix_cache_hits": "external"}
+        found = {metric.name: metric.value for metric in self.llm.get_metrics() if metric.name in names}
+        return {short: found.get(name, 0) for name, short in names.items()}
+
+    def push_out(self) -> None:
+        """Other prompts take the blocks of vLLM's own cache, once all is saved."""
+        if self.with_connector:
+            self.wait_for_saves()
+        for seed in (1, 2, 3):
+            self.ask(f"other {seed}", seed)
+
+    def wait_for_saves(self) -> None:
+        last, deadline = -1, time.monotonic() + 30
+        while time.monotonic() < deadline:
+            saved = self.llm.collective_rpc("connector_stats")[0]["saved_blocks"]
+            if saved == last:
+                return
+            last = saved
+            time.sleep(0.3)
+
+    def change_weights(self, factor: float) -> None:
+        assert self.llm.collective_rpc("scale_norms", args=(factor,))[0] > 0
+
+    def reset(self, name: str, **arguments: bool) -> None:
+        self.steps[name] = {"answer": self.llm.reset_prefix_cache(**arguments)}
+
+
+def run(flow: Flow) -> dict[str, dict]:
+    flow.ask("A cold")
+    flow.ask("A local")
+    if flow.with_connector:
+        flow.push_out()
+        flow.ask("A external")
+        flow.reset("reset A", reset_connector=True)
+        flow.ask("A after reset")
+    # Other weights, and a reset of both tiers.
+    flow.change_weights(1.5)
+    flow.reset("reset B", reset_connector=True)
+    flow.ask("B cold")
+    flow.ask("B local")
+    if flow.with_connector:
+        flow.push_out()
+        flow.ask("B external")
+    # Other weights again, and a local reset alone.
+    flow.change_weights(2.0)
+    flow.reset("reset C")
+    flow.ask("C cold")
+    if flow.with_connector:
+        flow.steps["stats"] = flow.llm.collective_rpc("connector_stats")[0]
+    return flow.steps
+
+
+if __name__ == "__main__":
+    print("FLOW " + json.dumps(run(Flow(sys.argv[1], sys.argv[2] == "with"))), flush=True)
