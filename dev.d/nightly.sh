@@ -12,6 +12,7 @@ STAGES=(
   "bench     ./dev bench"
   "asan      ./dev asan"
   "tsan      ./dev tsan"
+  "test-vllm ./dev test-vllm"
   "verify    verify/run.sh --full"
 )
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/random.h"
+#include "base/testing/formats_page.h"
 #include "connector/testing/jobs.h"
 
 namespace newmoon {
@@ -72,6 +73,22 @@ TEST(Codec, AReportComesThrough) {
   EXPECT_EQ(got->saves[1].outcome, SaveOutcome::kFailed);
   EXPECT_EQ(got->unbound_epoch, 7u);
   EXPECT_EQ(got->weight_writes, 4u);
+}
+
+TEST(Codec, TheExamplesOfThePageAreOurs) {
+  StepMessage step;
+  step.metadata.epoch = 7;
+  step.metadata.weight_writes = {3};
+  step.metadata.loads.push_back({11, "a", 7, test_scope(1), {{BlockHash(Bytes(16, 0xab)), 5}}});
+  step.left_scopes = {test_scope(2)};
+  EXPECT_EQ(to_hex(encode_step(step)), newmoon::testing::hex_example("vllm-step"));
+
+  WorkerReport report;
+  report.rank = 1;
+  report.weight_writes = 3;
+  report.loads = {{11, {5}}};
+  report.saves = {{12, SaveOutcome::kDropped}};
+  EXPECT_EQ(to_hex(encode_report(report)), newmoon::testing::hex_example("vllm-report"));
 }
 
 TEST(Codec, AReportThatBindsNoEpochSaysSo) {
