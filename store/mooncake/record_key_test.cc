@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/testing/formats_page.h"
 #include "hash/key.h"
 #include "store/mooncake/key_texts.h"
 #include "store/testing/blocks.h"
@@ -20,6 +21,14 @@ TEST(RecordKey, AHoldSaysScopeTimeAndHolder) {
   EXPECT_EQ(parsed->scope, key.scope);
   EXPECT_EQ(parsed->until_minute, key.until_minute);
   EXPECT_EQ(parsed->holder, key.holder);
+}
+
+TEST(RecordKey, TheExampleOfTheFormatsPageIsAHold) {
+  const auto parsed = parse_hold_key(example_lines("key hold").at(0));
+  ASSERT_TRUE(parsed);
+  EXPECT_EQ(parsed->scope.hex(), "3626c87d812542e43122cfdccb097ad1");
+  EXPECT_EQ(parsed->until_minute, 29'000'000);
+  EXPECT_EQ(parsed->holder, "engine-a");
 }
 
 TEST(RecordKey, OtherTextIsNoHold) {
