@@ -66,30 +66,32 @@ Status MooncakeStore::purge_scope(const ScopeId& scope, bool for_good) {
   return {};
 }
 
-Status MooncakeStore::put_record(const std::string& key, std::string_view value, Time deadline) {
-  auto region = session_->arena->take(value.size(), deadline);
+// On a worker.
+Result<std::int64_t> MooncakeStore::put_record(Session& session, const std::string& key,
+                                               std::string_view value, Time deadline) {
+  const auto region = session.arena->take(value.size(), deadline);
   if (!region) return std::unexpected(region.error());
   std::memcpy((*region)->data(), value.data(), value.size());
-  const MooncakeBuffer buffer{(*region)->data(), value.size()};
-  // Shared, since std::function copies.
-  const std::shared_ptr<StagingArena::Region> keep = std::move(*region);
-  const Result<std::int64_t> code = call("record", deadline, [key, buffer, keep](Session& session) {
-    return session.client->upsert_from(key, buffer);
-  });
-  if (!code) return std::unexpected(code.error());
-  return {};
+  return session.client->upsert_from(key, {(*region)->data(), value.size()});
 }
 
 void MooncakeStore::describe_scope(const ScopeId& scope, const std::string& description) {
-  const std::string text = description.substr(0, kDescriptionBytesMax);
   {
-    MutexLock lock(mutex_);
-    descriptions_.set(scope, text);
+    MutexLock lock(session_->mutex);
+    session_->descriptions.set(scope, description.substr(0, kDescriptionBytesMax));
   }
-  if (text.empty()) return;
-  if (Status put = put_record(description_key(scope), text, deadline()); !put) {
-    log(LogLevel::kInfo, "mooncake", "a scope's description is not stored: " + put.error().message);
-  }
+  calls_.start([session = session_, scope, deadline = deadline()] {
+    std::string latest;  // a later call may have come before this one
+    {
+      MutexLock lock(session->mutex);
+      if (const std::string* text = session->descriptions.find(scope)) latest = *text;
+    }
+    if (latest.empty()) return;
+    const auto code = put_record(*session, description_key(scope), latest, deadline);
+    if (code && *code >= 0) return;
+    const Error error = code ? mooncake_error("description", *code) : code.error();
+    log(LogLevel::kInfo, "mooncake", "a scope's description is not stored: " + error.message);
+  });
 }
 
 Status MooncakeStore::hold_scope(const ScopeId& scope, const std::string& holder, Duration lease) {
@@ -101,7 +103,10 @@ Status MooncakeStore::hold_scope(const ScopeId& scope, const std::string& holder
     const std::int64_t lease_s = std::chrono::ceil<std::chrono::seconds>(lease).count();
     const std::int64_t until = minutes_up(options_.unix_time_s() + lease_s);
     key = HoldKey{.scope = scope, .until_minute = until, .holder = name}.to_string();
-    if (Status put = put_record(key, "1", deadline); !put) return put;
+    const auto put = call("hold", deadline, [key, deadline](Session& session) {
+      return put_record(session, key, "1", deadline);
+    });
+    if (!put) return std::unexpected(put.error());
   }
   std::string before;
   {
@@ -198,8 +203,8 @@ Result<StoreStats> MooncakeStore::stats() {
 
 std::string MooncakeStore::description_of(const ScopeId& scope, Time deadline) {
   {
-    MutexLock lock(mutex_);
-    if (const std::string* ours = descriptions_.find(scope)) return *ours;
+    MutexLock lock(session_->mutex);
+    if (const std::string* ours = session_->descriptions.find(scope)) return *ours;
   }
   auto region = session_->arena->take(kDescriptionBytesMax, deadline);
   if (!region) return "";

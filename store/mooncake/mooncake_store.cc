@@ -123,7 +123,7 @@ Status MooncakeStore::join(const MakeClient& make_client, const MooncakeConfig& 
   });
   if (!call->wait(deadline)) return overdue("setup");
   if (!joining->status) return joining->status;
-  session_ = std::make_shared<Session>(Session{std::move(joining->client), std::move(*arena)});
+  session_ = std::make_shared<Session>(std::move(joining->client), std::move(*arena));
   purger_.start([client = session_->client, gate = gate_] { run_purges(*client, *gate); });
   return {};
 }

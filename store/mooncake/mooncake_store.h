@@ -74,6 +74,7 @@ class MooncakeStore final : public KvStore {
   Status remove(const Key& key) override;
   // The values go behind: StoreStats::unfinished_purges. Unfindable at once by this process.
   Status purge_scope(const ScopeId& scope, bool for_good) override;
+  // Others see it a little later; waits for nothing.
   void describe_scope(const ScopeId& scope, const std::string& description) override;
   // In steps of a minute, by the clocks of the machines.
   Status hold_scope(const ScopeId& scope, const std::string& holder, Duration lease) override;
@@ -96,8 +97,13 @@ class MooncakeStore final : public KvStore {
  private:
   // What calls keep alive that end after their caller.
   struct Session {
-    std::shared_ptr<MooncakeClient> client;
-    std::shared_ptr<StagingArena> arena;
+    Session(std::shared_ptr<MooncakeClient> client, std::shared_ptr<StagingArena> arena)
+        : client(std::move(client)), arena(std::move(arena)) {}
+
+    const std::shared_ptr<MooncakeClient> client;
+    const std::shared_ptr<StagingArena> arena;
+    Mutex mutex;
+    RecentMap<ScopeId, std::string> descriptions NM_GUARDED_BY(mutex){4096};  // as given here
   };
   struct Lookup;
   struct Scan;
@@ -122,7 +128,8 @@ class MooncakeStore final : public KvStore {
   std::string description_of(const ScopeId& scope, Time deadline);
   // A key that is not there, or cannot be read yet, is no error.
   Status remove_key(const std::string& key, Time deadline);
-  Status put_record(const std::string& key, std::string_view value, Time deadline);
+  static Result<std::int64_t> put_record(Session& session, const std::string& key,
+                                         std::string_view value, Time deadline);
 
   Clock& clock_;
   const MooncakeOptions options_;
@@ -135,7 +142,6 @@ class MooncakeStore final : public KvStore {
   std::shared_ptr<Session> session_;
   std::atomic<std::uint64_t> refused_late_puts_{0};
   Mutex mutex_;
-  RecentMap<ScopeId, std::string> descriptions_ NM_GUARDED_BY(mutex_){4096};
   std::map<std::pair<ScopeId, std::string>, std::string> holds_ NM_GUARDED_BY(mutex_);  // keys
   CallPool purger_;
   CallPool calls_;
