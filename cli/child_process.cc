@@ -4,9 +4,11 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -94,6 +96,8 @@ Result<ChildProcess> ChildProcess::start(std::string name, const std::vector<std
     close(replies->read_end);
     return std::unexpected(pid.error());
   }
+  // A child that does not read must show as a deadline, not hold us up for ever.
+  fcntl(requests->write_end, F_SETFL, O_NONBLOCK);
   return ChildProcess(std::move(name), *pid, requests->write_end, replies->read_end, stop_fd);
 }
 
@@ -103,6 +107,8 @@ ChildProcess::ChildProcess(ChildProcess&& other) noexcept
       to_child_(std::exchange(other.to_child_, -1)),
       from_child_(std::exchange(other.from_child_, -1)),
       stop_fd_(other.stop_fd_),
+      dependency_end_(std::move(other.dependency_end_)),
+      dependency_(std::move(other.dependency_)),
       unread_(std::move(other.unread_)) {}
 
 ChildProcess::~ChildProcess() {
@@ -115,12 +121,38 @@ ChildProcess::~ChildProcess() {
   close(from_child_);
 }
 
-Status ChildProcess::send(const Json& request) {
+Status ChildProcess::depend_on(pid_t pid, std::string name) {
+  dependency_ = std::move(name);
+  dependency_end_ = UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  if (dependency_end_) return {};
+  return fail(Code::kUnavailable, "cannot watch " + dependency_ + ": " + std::strerror(errno));
+}
+
+Status ChildProcess::wait_for(int fd, short events, Time deadline) {
+  SystemClock clock;
+  while (true) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - clock.now());
+    pollfd sources[] = {{fd, events, 0}, {stop_fd_, POLLIN, 0}, {dependency_end_.get(), POLLIN, 0}};
+    if (poll(sources, 3, static_cast<int>(std::max<long>(left.count(), 0))) > 0) {
+      if (sources[1].revents != 0) return fail(Code::kUnavailable, "stopped by a signal");
+      if (sources[0].revents != 0) return {};
+      return fail(Code::kUnavailable, dependency_ + " has ended");
+    }
+    if (left.count() <= 0) return fail(Code::kDeadline, name_ + " did not answer in time");
+  }
+}
+
+Status ChildProcess::send(const Json& request, Duration timeout) {
   const std::string line = to_line(request);
+  const Time deadline = SystemClock().now() + timeout;
   std::size_t sent = 0;
   while (sent < line.size()) {
     const ssize_t n = write(to_child_, line.data() + sent, line.size() - sent);
     if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) {
+      if (const Status ready = wait_for(to_child_, POLLOUT, deadline); !ready) return ready;
+      continue;
+    }
     if (n < 0) return fail(Code::kUnavailable, name_ + " has ended: " + std::strerror(errno));
     sent += static_cast<std::size_t>(n);
   }
@@ -128,19 +160,16 @@ Status ChildProcess::send(const Json& request) {
 }
 
 Result<Json> ChildProcess::receive(Duration timeout) {
-  SystemClock clock;
-  const Time deadline = clock.now() + timeout;
+  const Time deadline = SystemClock().now() + timeout;
   while (true) {
     if (const std::size_t end = unread_.find('\n'); end != std::string::npos) {
       const std::string line = unread_.substr(0, end);
       unread_.erase(0, end + 1);
       return parse_reply(name_, line);
     }
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - clock.now());
-    if (left.count() <= 0) return fail(Code::kDeadline, name_ + " did not answer in time");
-    pollfd readable[] = {{from_child_, POLLIN, 0}, {stop_fd_, POLLIN, 0}};
-    if (poll(readable, 2, static_cast<int>(left.count())) <= 0) continue;
-    if (readable[1].revents != 0) return fail(Code::kUnavailable, "stopped by a signal");
+    if (const Status ready = wait_for(from_child_, POLLIN, deadline); !ready) {
+      return std::unexpected(ready.error());
+    }
     std::array<char, 65536> buffer;
     const ssize_t n = read(from_child_, buffer.data(), buffer.size());
     if (n < 0 && errno == EINTR) continue;
@@ -150,7 +179,7 @@ Result<Json> ChildProcess::receive(Duration timeout) {
 }
 
 Result<Json> ChildProcess::call(const Json& request, Duration timeout) {
-  if (const Status sent = send(request); !sent) return std::unexpected(sent.error());
+  if (const Status sent = send(request, timeout); !sent) return std::unexpected(sent.error());
   return receive(timeout);
 }
 

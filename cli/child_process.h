@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/ipc_path.h"
 #include "base/result.h"
 
 namespace newmoon {
@@ -28,14 +29,26 @@ class ChildProcess {
   const std::string& name() const { return name_; }
   pid_t pid() const { return pid_; }
 
+  // send() and receive() also end once the process `pid` has, which the child cannot do
+  // without: "`name` has ended". It must not have been waited for yet.
+  Status depend_on(pid_t pid, std::string name);
+
   // send() and receive() let several children work at once; call() is both.
-  Status send(const nlohmann::json& request);
-  // The reply; kDeadline after `timeout`; kUnavailable if the child ended or a signal
-  // came; the child's own {"error": {"code", "message"}} as an Error.
+  // kDeadline: the child has not read enough of what it was sent for `timeout`, and what
+  // has come through of this request is no whole one: do not use it any more.
+  // kUnavailable: as receive().
+  Status send(const nlohmann::json& request, Duration timeout = kSendTimeout);
+  // The reply; kDeadline after `timeout`; kUnavailable if the child or what it depends on
+  // ended or a signal came; the child's own {"error": {"code", "message"}} as an Error.
   Result<nlohmann::json> receive(Duration timeout);
   Result<nlohmann::json> call(const nlohmann::json& request, Duration timeout);
 
  private:
+  static constexpr Duration kSendTimeout = std::chrono::seconds(60);
+
+  // Until the child's end of a pipe is ready.
+  Status wait_for(int fd, short events, Time deadline);
+
   ChildProcess(std::string name, pid_t pid, int to_child, int from_child, int stop_fd)
       : name_(std::move(name)),
         pid_(pid),
@@ -48,6 +61,8 @@ class ChildProcess {
   int to_child_ = -1;
   int from_child_ = -1;
   int stop_fd_ = -1;  // not owned
+  UniqueFd dependency_end_;
+  std::string dependency_;
   std::string unread_;
 };
 

@@ -290,16 +290,29 @@ CLI::App* add_bench(CLI::App& parent, const std::string& name, const std::string
   return command;
 }
 
+template <class Number>
+void add_list(CLI::App& command, const std::string& name, const std::string& what,
+              const std::shared_ptr<BenchOptions>& options,
+              std::vector<Number> BenchOptions::* list, std::uint64_t most) {
+  command.add_option_function<std::string>(
+      name,
+      [name, options, list, most](const std::string& text) {
+        const Result<std::vector<std::uint64_t>> numbers = parse_number_list(text, most);
+        if (!numbers) throw CLI::ValidationError(name, numbers.error().message);
+        ((*options).*list).assign(numbers->begin(), numbers->end());
+      },
+      what + ", between commas");
+}
+
 }  // namespace
 
 void add_bench_command(CLI::App& app, int& exit_code) {
   CLI::App* bench = app.add_subcommand("bench", "Figures beside a peer or the hardware's limit");
   bench->require_subcommand(1);
   auto options = std::make_shared<BenchOptions>();
-  add_bench(*bench, "reset", "Reset ack by number of keys", run_reset, options, exit_code)
-      ->add_option("--keys", options->keys, "keys stored")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 50'000'000));
+  add_list(
+      *add_bench(*bench, "reset", "Reset ack by number of keys", run_reset, options, exit_code),
+      "--keys", "keys stored", options, &BenchOptions::keys, 50'000'000);
   CLI::App* purge =
       add_bench(*bench, "purge", "Lookups while a scope is purged", run_purge, options, exit_code);
   purge->add_option("--store", options->store,
@@ -307,22 +320,18 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   purge->add_option("--keys", options->purged_keys, "keys purged")
       ->check(CLI::Range(1, 10'000'000))
       ->capture_default_str();
-  add_bench(*bench, "lookup", "Lookup round trip over ipc", run_lookup, options, exit_code)
-      ->add_option("--blocks", options->blocks, "blocks asked for")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 1'000'000));
+  add_list(
+      *add_bench(*bench, "lookup", "Lookup round trip over ipc", run_lookup, options, exit_code),
+      "--blocks", "blocks asked for", options, &BenchOptions::blocks, 1'000'000);
   add_bench(*bench, "store", "Memory store beside memcpy", run_store, options, exit_code);
   CLI::App* mooncake = add_bench(*bench, "mooncake", "Our layer beside Mooncake's own calls",
                                  run_mooncake, options, exit_code);
   mooncake->add_option("--store", options->store,
                        "mooncake (with a master of its own) or mooncake://HOST:PORT, a store to "
                        "be emptied");
-  mooncake->add_option("--blocks", options->blocks, "blocks asked for")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 1'000'000));
-  mooncake->add_option("--keys", options->mooncake_keys, "keys stored at a reset")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 1'000'000));
+  add_list(*mooncake, "--blocks", "blocks asked for", options, &BenchOptions::blocks, 1'000'000);
+  add_list(*mooncake, "--keys", "keys stored at a reset", options, &BenchOptions::mooncake_keys,
+           1'000'000);
   add_bench(*bench, "hash", "Block hashes beside the bare hash", run_hash, options, exit_code);
 #ifdef NEWMOON_LLAMA
   add_bench(*bench, "model", "The runner beside llama.cpp alone", run_model, options, exit_code)

@@ -7,6 +7,7 @@
 #include "cli/option_checks.h"
 #include "cli/rollout.h"
 #include "cli/stop_signals.h"
+#include "model/llama_tokenizer.h"
 
 namespace newmoon {
 namespace {
@@ -19,7 +20,10 @@ int report_error(const Error& error) {
 int run(RolloutOptions& options) {
   const StopSignals signals;
   options.stop_fd = signals.fd();
-  const Result<RolloutReport> report = run_rollout(options);
+  const Result<RolloutReport> report =
+      run_rollout(options, [&options]() -> Result<std::unique_ptr<Tokenizer>> {
+        return LlamaTokenizer::load(options.files.base);
+      });
   if (!report) return report_error(report.error());
   print_report(*report);
   if (!options.json_path.empty()) {

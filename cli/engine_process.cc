@@ -13,6 +13,7 @@
 #include "cli/child_process.h"
 #include "cli/demo_weights.h"
 #include "cli/fault_spec.h"
+#include "cli/rollout.h"
 #include "cli/stop_signals.h"
 #include "engine/engine_stack.h"
 #include "model/llama_tokenizer.h"
@@ -24,7 +25,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kContextTokensMax = 2048;
 constexpr int kSequencesMax = 6;
 constexpr Duration kStoreTimeout = std::chrono::seconds(5);
 constexpr Duration kPauseTimeout = std::chrono::seconds(5);
@@ -134,8 +134,9 @@ Status EngineProcess::start() {
   LlamaOptions llama{.model_path = options_.files.base,
                      .mode = options_.mode == "fast" ? LlamaMode::kFast : LlamaMode::kExact,
                      .threads = options_.threads,
-                     .context_tokens_max = kContextTokensMax,
-                     .sequences_max = kSequencesMax};
+                     .context_tokens_max = kRolloutContextTokens,
+                     .sequences_max = kSequencesMax,
+                     .block_size = kRolloutBlockTokens};
   Result<std::unique_ptr<LlamaRunner>> runner = LlamaRunner::load(llama);
   if (!runner) return std::unexpected(runner.error());
   runner_ = std::move(*runner);

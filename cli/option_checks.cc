@@ -20,6 +20,25 @@ std::string check_uint64(const std::string& text) {
   return "'" + text + "' is not a whole number from 0 to 2^64-1";
 }
 
+Result<std::vector<std::uint64_t>> parse_number_list(const std::string& text, std::uint64_t most) {
+  std::vector<std::uint64_t> numbers;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  while (true) {
+    std::uint64_t number = 0;
+    const auto [parsed, error] = std::from_chars(at, end, number);
+    const bool is_item = error == std::errc() && (parsed == end || *parsed == ',');
+    if (!is_item || number < 1 || number > most) {
+      return fail(
+          Code::kBadRequest,
+          "'" + text + "' is not a list such as 1,16 of numbers from 1 to " + std::to_string(most));
+    }
+    numbers.push_back(number);
+    if (parsed == end) return numbers;
+    at = parsed + 1;
+  }
+}
+
 std::string check_output_path(const std::string& path) {
   const bool existed = access(path.c_str(), F_OK) == 0;
   const UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0666));

@@ -1,7 +1,9 @@
 #include "cli/rollout.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <set>
 #include <utility>
 
 #include "base/ipc_path.h"
@@ -193,6 +195,41 @@ Status check(const RolloutOptions& options) {
   return {};
 }
 
+// A paused request comes back as a prompt of all its tokens: they must fit with the answer.
+Status check_lengths(const RolloutOptions& options, const PromptSet& prompts,
+                     const Tokenizer& tokenizer) {
+  const RolloutWorkload workload(options, prompts);
+  std::set<std::string> texts;
+  for (int cycle = 0; cycle < options.cycles; ++cycle) {
+    for (int k = 0; k < options.requests; ++k) {
+      texts.insert(workload.request(cycle, k, "").at("prompt"));
+    }
+    for (int i = 0; i < options.engines; ++i) {
+      texts.insert(workload.first_request(cycle, static_cast<std::size_t>(i)).at("prompt"));
+    }
+  }
+  int longest = 0;
+  for (const std::string& text : texts) {
+    longest = std::max(longest, static_cast<int>(tokenizer.encode(text, false).size()));
+  }
+  const int tokens = longest + options.max_tokens;
+  const std::string what = "--shots " + std::to_string(options.shots) + " --max-tokens " +
+                           std::to_string(options.max_tokens) + ": the longest request and its " +
+                           "answer are " + std::to_string(tokens) + " tokens; ";
+  if (tokens > kRolloutContextTokens) {
+    return fail(Code::kBadRequest, what + "the context holds " +
+                                       std::to_string(kRolloutContextTokens) +
+                                       ": use fewer --shots");
+  }
+  // And the null block.
+  const int blocks = (tokens + kRolloutBlockTokens - 1) / kRolloutBlockTokens + 1;
+  if (blocks > options.kv_blocks) {
+    return fail(Code::kBadRequest, what + "that takes --kv-blocks of " + std::to_string(blocks) +
+                                       " or more, not " + std::to_string(options.kv_blocks));
+  }
+  return {};
+}
+
 }  // namespace
 
 std::string weights_of_cycle(int cycle) {
@@ -221,13 +258,20 @@ std::vector<std::string> engine_process_argv(const RolloutOptions& options, cons
   return argv;
 }
 
-Result<RolloutReport> run_rollout(const RolloutOptions& options) {
+Result<RolloutReport> run_rollout(
+    const RolloutOptions& options,
+    const std::function<Result<std::unique_ptr<Tokenizer>>()>& load_tokenizer) {
   if (const Status checked = check(options); !checked) return std::unexpected(checked.error());
   if (const auto faults = parse_fault_spec(options.faults); !faults) {
     return std::unexpected(faults.error());
   }
   Result<PromptSet> prompts = load_prompts(options.files.problems, options.shots);
   if (!prompts) return std::unexpected(prompts.error());
+  const Result<std::unique_ptr<Tokenizer>> tokenizer = load_tokenizer();
+  if (!tokenizer) return std::unexpected(tokenizer.error());
+  if (const Status fits = check_lengths(options, *prompts, **tokenizer); !fits) {
+    return std::unexpected(fits.error());
+  }
   // All folders of all processes lie in this one, so that nothing is left of one that
   // was killed.
   const Result<TempFolder> folder = TempFolder::create();

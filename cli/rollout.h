@@ -12,12 +12,15 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
 #include "cli/model_files.h"
+#include "model/tokenizer.h"
 
 namespace newmoon {
 
@@ -96,8 +99,16 @@ struct RolloutReport {
 // The weights of the cycles: base, norms, adapter, other, base, norms, ...
 std::string weights_of_cycle(int cycle);
 
-// kBadRequest: an option is out of range. Prints progress on stderr.
-Result<RolloutReport> run_rollout(const RolloutOptions& options);
+// What the engines will have of tokens and blocks, so that what does not fit is refused
+// before they start.
+inline constexpr int kRolloutContextTokens = 2048;
+inline constexpr int kRolloutBlockTokens = 16;
+
+// kBadRequest: an option is out of range, or a request would not fit. Prints progress on
+// stderr. `load_tokenizer`: the base model's.
+Result<RolloutReport> run_rollout(
+    const RolloutOptions& options,
+    const std::function<Result<std::unique_ptr<Tokenizer>>()>& load_tokenizer);
 
 // Fills compared_requests and differing_requests from cold engines.
 Status compare_with_cold_engines(const RolloutOptions& options, RolloutReport& report);

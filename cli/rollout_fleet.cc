@@ -45,6 +45,13 @@ Status Fleet::start_mooncake(const RolloutOptions& options) {
   return {};
 }
 
+// The engines would go on with misses, which is no rollout that this run is asked for.
+Status Fleet::depend_on_store(ChildProcess& engine) const {
+  if (store_server_) return engine.depend_on(store_server_->pid(), "the store server of this run");
+  if (master_) return engine.depend_on(master_->pid(), "the mooncake_master of this run");
+  return {};
+}
+
 Result<Fleet> Fleet::start(const RolloutOptions& options) {
   Fleet fleet;
   if (const Status started = fleet.start_store(options); !started) {
@@ -56,6 +63,9 @@ Result<Fleet> Fleet::start(const RolloutOptions& options) {
         name, engine_process_argv(options, name, fleet.store_url_, weights_of_cycle(0)),
         options.stop_fd);
     if (!child) return std::unexpected(child.error());
+    if (const Status watched = fleet.depend_on_store(*child); !watched) {
+      return std::unexpected(watched.error());
+    }
     fleet.engines_.push_back(std::move(*child));
   }
   for (ChildProcess& engine : fleet.engines_) {

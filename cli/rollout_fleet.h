@@ -16,7 +16,8 @@
 
 namespace newmoon {
 
-// Owns the engine processes and, for --store memory or mooncake, the store's server. An
+// Owns the engine processes and, for --store memory or mooncake, the store's server: when
+// that ends, so does every call to an engine, with kUnavailable. An
 // engine is used by one thread at a time; different engines may be used by different threads.
 class Fleet {
  public:
@@ -38,6 +39,8 @@ class Fleet {
   Status start_store(const RolloutOptions& options);
   Status start_store_server(const RolloutOptions& options);
   Status start_mooncake(const RolloutOptions& options);
+  // So that a call to the engine ends when a store of our own does.
+  Status depend_on_store(ChildProcess& engine) const;
 
   std::string store_url_;
   std::optional<TempFolder> folder_;  // of the store server's socket

@@ -143,6 +143,17 @@ class BadInput(unittest.TestCase):
     def test_bench_out_of_range(self):
         self.refused("bench", "lookup", "--blocks", "0", names="--blocks")
 
+    def test_lists_with_something_that_is_no_number(self):
+        for text in ("1,,2", ",1", "1,", "", "1;2", "1,-2", "1,50000001"):
+            self.refused("bench", "reset", "--keys", text, names="--keys")
+            self.refused("bench", "lookup", "--blocks", text, names="--blocks")
+
+    def test_folders_for_sockets_that_cannot_be_made(self):
+        for command in (["seed"], ["bench", "lookup", "--blocks", "1"]):
+            self.refused(
+                *command, names="/proc/newmoon", environment={"TMPDIR": "/proc/newmoon"}
+            )
+
     def test_unwritable_json(self):
         self.refused(
             "bench", "lookup", "--blocks", "1", "--json", "/proc/newmoon.json",
@@ -169,9 +180,15 @@ class BadModelInput(BadInput):
             self.refused("rollout", "--model", broken.name, names=broken.name)
 
     def test_prompt_longer_than_the_context(self):
-        self.refused(
-            "rollout", "--cycles", "1", "--requests", "4", "--shots", "16", names="context"
-        )
+        # Before the engines start, which take seconds and print their progress.
+        for options, names in (
+            (["--shots", "16"], "context"),
+            (["--kv-blocks", "16"], "--kv-blocks"),
+        ):
+            result = self.refused(
+                "rollout", "--cycles", "1", "--requests", "4", *options, names=names
+            )
+            self.assertNotIn("cycle 1/1", result.stderr)
 
     def test_rollout_without_budget(self):
         self.refused("rollout", "--store-bytes", "0", names="--store none")
@@ -221,6 +238,10 @@ class BadModelInput(BadInput):
         for number in (signal.SIGINT, signal.SIGTERM):
             line = self.killed_rollout(lambda pid, _, number=number: os.kill(pid, number))
             self.assertIn("stopped by a signal", line)
+
+    def test_store_server_killed_in_the_middle(self):
+        line = self.killed_rollout(lambda _, pids: os.kill(pids[0], signal.SIGKILL))
+        self.assertIn("the store server of this run has ended", line)
 
     def test_engine_killed_in_the_middle(self):
         line = self.killed_rollout(lambda _, pids: os.kill(pids[-1], signal.SIGKILL))
