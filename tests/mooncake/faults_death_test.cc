@@ -109,7 +109,7 @@ class StuckKeysTest : public MooncakeFaultsTest {
     keys_ = keys();
     const StoreStats stats = *engine.store->stats();
     value_bytes_ = stats.bytes / stats.blocks;
-    EXPECT_EQ(upstream_.remove_all(), static_cast<int>(kValues));
+    EXPECT_GE(upstream_.remove_all(), static_cast<int>(kValues));  // and records of scopes
   }
 
   void stick(UpstreamClient& writer) {
