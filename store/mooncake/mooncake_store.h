@@ -65,7 +65,7 @@ class MooncakeStore final : public KvStore {
   ~MooncakeStore() override;
 
   // kBusy, besides the contract's: Mooncake said yes but nothing can be read, since somebody
-  // is writing the key or has died over it. kDeadline: also while the scope is being purged.
+  // is writing the key or has died over it; or the scope is still being purged.
   std::vector<Status> put(std::span<const PutItem> items) override;
   std::vector<Result<GetValue>> get(std::span<const GetItem> items) override;
   // What is found is leased by the master's lease time, 10 s by default.

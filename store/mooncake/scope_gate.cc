@@ -20,7 +20,7 @@ Result<std::unique_ptr<ScopeGate::Put>> ScopeGate::begin_put(const ScopeId& scop
     if (!pending_.contains(scope)) break;
     const Duration left = deadline - clock_.now();
     if (left <= Duration::zero()) {
-      return fail(Code::kDeadline, "scope " + scope.hex() + " is still being purged");
+      return fail(Code::kBusy, "scope " + scope.hex() + " is still being purged");
     }
     changed_.wait_for(mutex_, left);
   }

@@ -57,7 +57,7 @@ class ScopeGate : public std::enable_shared_from_this<ScopeGate> {
   // `clock`: SystemClock, must outlive the gate.
   ScopeGate(Options options, Clock& clock) : options_(std::move(options)), clock_(clock) {}
 
-  // kFenced: purged for good. kDeadline: still being purged.
+  // kFenced: purged for good. kBusy: still being purged (which says nothing bad of the store).
   Result<std::unique_ptr<Put>> begin_put(const ScopeId& scope, Time deadline);
   bool is_hidden(const ScopeId& scope);
   void purge(const ScopeId& scope, bool for_good);

@@ -31,7 +31,7 @@ TEST_F(ScopeGateTest, AScopeIsHiddenUntilAPassFindsNothing) {
   ASSERT_EQ(work.size(), 1u);
   gate->finish(work, 5);
   EXPECT_TRUE(gate->is_hidden(scope_of(1)));
-  EXPECT_EQ(put_code(*gate, scope_of(1)), Code::kDeadline);
+  EXPECT_EQ(put_code(*gate, scope_of(1)), Code::kBusy);
   work = gate->next_work(10);
   gate->finish(work, 0);
   EXPECT_FALSE(gate->is_hidden(scope_of(1)));
