@@ -102,8 +102,12 @@ class Walk {
                   std::string(answer.success ? "true" : "false: " + answer.error) + ", scope " +
                       std::string(to_string(answer.scope)));
     const bool removes = options_.reset_mode == ResetMode::kRemoveAll;
-    report_.check("values removed before the answer", std::to_string(removes ? filled() : 0),
-                  std::to_string(answer.removed));
+    // A real store counts the records of scopes that lie in it as well.
+    const std::uint64_t values = removes ? filled() : 0;
+    const bool enough = removes ? answer.removed >= values : answer.removed == 0;
+    const std::string expected = std::to_string(values) + (removes ? " or more" : "");
+    report_.check("values removed before the answer", expected,
+                  enough ? expected : std::to_string(answer.removed));
   }
 
   void ask(const std::string& what, std::string_view expected, std::uint64_t weights) {

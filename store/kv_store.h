@@ -111,7 +111,8 @@ class KvStore {
   virtual Status hold_scope(const ScopeId& scope, const std::string& holder, Duration lease) = 0;
 
   // Removes every value of every scope (upstream's `remove_all(force=True)`), for
-  // reset_mode remove_all. The number removed.
+  // reset_mode remove_all. The number removed; a backend that keeps records of scopes
+  // beside the values counts them too.
   virtual Result<std::uint64_t> remove_all() = 0;
 
   // Whether the backend answers now, as cheaply as it can be asked; no value is touched.
