@@ -69,9 +69,10 @@ def test_another_vllm_is_refused_unless_asked_for(monkeypatch):
     ("config", "said"),
     [
         ({"sture": "memory"}, "no 'sture'"),
-        ({"store_bytes": "4GB"}, "'store_bytes' is a int"),
-        ({"store_bytes": True}, "'store_bytes' is a int"),
+        ({"store_bytes": "4GB"}, "'store_bytes' takes a value of type int"),
+        ({"store_bytes": True}, "'store_bytes' takes a value of type int"),
         ({"store_timeout_s": -1}, "negative"),
+        ({"reading_rpcs": "name"}, "list of names"),
     ],
 )
 def test_bad_options_are_named(config, said):
@@ -82,6 +83,7 @@ def test_bad_options_are_named(config, said):
 def test_options_have_defaults():
     assert parse_options({}).store == "memory"
     assert parse_options({"store_timeout_s": 2}).store_timeout_s == 2.0
+    assert parse_options({"reading_rpcs": ["a", "b"]}).reading_rpcs == ("a", "b")
 
 
 def test_sockets_are_per_engine_and_rank(monkeypatch):

@@ -24,7 +24,8 @@ CONNECTOR = {
     "kv_connector": "NewmoonConnector",
     "kv_connector_module_path": "newmoon.vllm",
     "kv_role": "kv_both",
-    "kv_connector_extra_config": {"store": "memory", "store_bytes": 1 << 30},
+    "kv_connector_extra_config": {"store": "memory", "store_bytes": 1 << 30,
+                                   "reading_rpcs": ["connector_stats", "scale_norms_unseen"]},
 }
 
 
@@ -46,6 +47,10 @@ class WorkerExtension:
                 parameter.copy_(parameter.newmoon_original * ramp)
                 changed += 1
         return changed
+
+    def scale_norms_unseen(self, factor: float) -> int:
+        """The same, as if it wrote nothing: only the resets can make it right."""
+        return self.scale_norms(factor)
 
     def connector_stats(self) -> dict[str, int]:
         from vllm.distributed.kv_transfer import get_kv_transfer_group
@@ -113,8 +118,12 @@ class Flow:
             last = saved
             time.sleep(0.3)
 
-    def change_weights(self, factor: float) -> None:
-        assert self.llm.collective_rpc("scale_norms", args=(factor,))[0] > 0
+    def change_weights(self, factor: float, rpc: str = "scale_norms_unseen") -> None:
+        assert self.llm.collective_rpc(rpc, args=(factor,))[0] > 0
+
+    def stats(self, name: str) -> None:
+        self.wait_for_saves()
+        self.steps[name] = self.llm.collective_rpc("connector_stats")[0]
 
     def reset(self, name: str, **arguments: bool) -> None:
         self.steps[name] = {"answer": self.llm.reset_prefix_cache(**arguments)}
@@ -140,8 +149,16 @@ def run(flow: Flow) -> dict[str, dict]:
     flow.change_weights(2.0)
     flow.reset("reset C")
     flow.ask("C cold")
+    # Other weights once more, through a method of the framework's own, and no reset: the
+    # connector must notice. Without it vLLM would serve stale KV of its own cache.
     if flow.with_connector:
-        flow.steps["stats"] = flow.llm.collective_rpc("connector_stats")[0]
+        flow.stats("stats C")
+    flow.change_weights(2.5, "scale_norms")
+    if not flow.with_connector:
+        flow.reset("reset D")
+    flow.ask("D cold")
+    if flow.with_connector:
+        flow.stats("stats D")
     return flow.steps
 
 
