@@ -1,4 +1,5 @@
-"""Real vLLM on CPU: one run with the connector, one without, the same requests and weights."""
+"""Real vLLM on CPU: one run with the connector, one without, the same requests and weights; and
+one with tensor parallelism."""
 
 import json
 import os
@@ -95,3 +96,15 @@ def test_no_job_failed(ours):
     for name in ("missing_blocks", "corrupt_blocks", "dropped_saves", "dropped_loads",
                  "store_errors"):
         assert stats[name] == 0, name
+
+
+def test_ranks_save_and_load_their_own_part():
+    told = run_flow("ranks")
+    assert told["A external"]["external"] == FOUND and told["A external"]["local"] == 0
+    assert told["A external"]["logprobs"] == told["A local"]["logprobs"]
+    assert told["reset A"]["answer"] is True
+    assert told["A after reset"]["cached"] == 0
+    assert len(told["ranks"]) == 3
+    for rank in told["ranks"]:
+        assert rank["loaded_blocks"] == FOUND // 128
+        assert rank["missing_blocks"] == rank["corrupt_blocks"] == rank["store_errors"] == 0
