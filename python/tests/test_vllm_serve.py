@@ -8,7 +8,6 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -63,7 +62,8 @@ class Server:
                 return
             except OSError:
                 time.sleep(0.5)
-        raise AssertionError("vllm serve did not start:\n" + self.log.read_text()[-6000:])
+        self.close()
+        raise AssertionError("the server did not start:\n" + self.log.read_text()[-6000:])
 
     def get(self, path: str) -> str:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as answer:
@@ -118,11 +118,10 @@ def server():
     model = os.environ.get("NEWMOON_TEST_MODEL")
     if not model:
         pytest.fail("NEWMOON_TEST_MODEL is not set; run ./dev test-vllm")
-    folder = tempfile.mkdtemp(prefix="nm")  # short: a socket's path has 107 bytes
-    started = Server(model, folder)
-    yield started
-    started.close()
-    shutil.rmtree(folder)
+    with tempfile.TemporaryDirectory(prefix="nm") as folder:  # a socket's path has 107 bytes
+        started = Server(model, folder)
+        yield started
+        started.close()
 
 
 @pytest.fixture
