@@ -1,6 +1,7 @@
 # help: the Python package, alone and in real vLLM on CPU; arguments go to pytest
 #
-# The environment (6.5 GB) is made once, in vllm/ of the cache; NEWMOON_TEST_MODEL is the model.
+# The environment (6.5 GB) is made once, in vllm/ of the cache (tools/make_vllm_venv). Tests are told
+# where the model is, and the Python part of the vLLM after the one they run on.
 VLLM_VENV="$CACHE/vllm"
 
 main() {
@@ -11,8 +12,8 @@ main() {
     "$VLLM_VENV/bin/pip" --disable-pip-version-check --no-input --quiet install \
     --no-build-isolation --no-deps . || fail "pip install . failed"
   mkdir -p build/test-vllm
-  NEWMOON_TEST_MODEL="$VLLM_VENV/smollm2-hf" "$VLLM_VENV/bin/python" -m pytest \
-    --junit-xml=build/test-vllm/results.xml "$@" || code=$?
+  NEWMOON_TEST_MODEL="$VLLM_VENV/smollm2-hf" NEWMOON_NEXT_VLLM="$VLLM_VENV/next-vllm" \
+    "$VLLM_VENV/bin/python" -m pytest --junit-xml=build/test-vllm/results.xml "$@" || code=$?
   ((code <= 1)) || fail "pytest ended with code $code"
   ((code == 0)) || pass=false
   gate_result test-vllm "$pass" "$(figures), \"seconds\": $((SECONDS - started))"

@@ -121,6 +121,8 @@ void bind_scheduler(py::module_& module) {
       .def("update_connector_output", &update_connector_output)
       .def("reset", &reset, py::kw_only(), py::arg("keep_verified") = false,
            py::arg("timeout_s") = 5.0)
+      .def("seal", [](SchedulerStack& self) { self.role().seal(); })
+      .def("unseal", [](SchedulerStack& self) { self.role().unseal(); })
       .def("fence_only",
            [](SchedulerStack& self) { return std::string(to_string(self.role().fence_only())); });
 }

@@ -282,6 +282,17 @@ TEST_F(Roles, WhatStandsBehindAnOldLocalPrefixIsNotSaved) {
   EXPECT_THAT(store_.values, IsEmpty());
 }
 
+// As under vLLM's MultiConnector. The block may have been ours in this very epoch before.
+TEST_F(Roles, WhatAnotherConnectorLoadedIsNotSaved) {
+  preload("writer", 1);
+  store_.values.clear();
+  match("a", 3);
+  allocate("a", {});
+  step("a", {1, 6, 7}, kBlock, 2);
+  run_all();
+  EXPECT_THAT(store_.values, IsEmpty());
+}
+
 // Rule ONE-LOAD: the ranks say the load was good, and it is of other weights all the same.
 TEST_F(Roles, ALoadThatAFenceOvertakesIsCancelled) {
   preload("writer", 2);

@@ -77,7 +77,7 @@ bool SchedulerRole::update_state_after_alloc(const RequestId& request_id,
   const std::uint32_t whole = static_cast<std::uint32_t>(full) * block_size_;
   const std::optional<std::uint64_t> load = scheduler_.update_state_after_alloc(
       request_id, request.blocks, request.hashes, whole, num_external_tokens);
-  request.load_begin = request.load_end = full;
+  request.known_end = request.load_begin = request.load_end = full;
   if (load) {
     ++outstanding_loads_;
     request.load_end += num_external_tokens / block_size_;
@@ -107,10 +107,16 @@ void SchedulerRole::schedule(const RequestId& request_id, std::span<const BlockI
 // all that it attends to.
 void SchedulerRole::note_computed(Tracked& request, std::uint32_t num_computed_tokens,
                                   std::uint32_t num_scheduled_tokens) {
+  const std::size_t begin = num_computed_tokens / block_size_;
   const std::size_t end = std::min<std::size_t>(
       (num_computed_tokens + num_scheduled_tokens + block_size_ - 1) / block_size_,
       request.blocks.size());
-  for (std::size_t i = num_computed_tokens / block_size_; i < end; ++i) {
+  for (std::size_t i = request.known_end; i < std::min(begin, end); ++i) {
+    births_.set(request.blocks[i], 0);  // another connector's: of what weights, who knows
+    request.history = 0;
+  }
+  request.known_end = std::max(request.known_end, end);
+  for (std::size_t i = begin; i < end; ++i) {
     const BlockId block = request.blocks[i];
     request.history = std::min(request.history, fence_.epoch());
     if (i * block_size_ < num_computed_tokens) {

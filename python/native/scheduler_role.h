@@ -95,6 +95,7 @@ class SchedulerRole {
     std::vector<BlockHash> hashes;
     std::vector<BlockId> blocks;
     Epoch history = BlockBirths::kNoHistory;  // oldest birth of what it attends to
+    std::size_t known_end = 0;                // blocks found, loaded by us, or computed
     std::size_t load_begin = 0;               // blocks that are being loaded
     std::size_t load_end = 0;
   };

@@ -1,5 +1,8 @@
 """What the connector refuses at the start, and how it says so; no engine runs."""
 
+import os
+import subprocess
+import sys
 import types
 
 import pytest
@@ -69,9 +72,10 @@ def test_another_vllm_is_refused_unless_asked_for(monkeypatch):
     ("config", "said"),
     [
         ({"sture": "memory"}, "no 'sture'"),
-        ({"store_bytes": "4GB"}, "'store_bytes' is a int"),
-        ({"store_bytes": True}, "'store_bytes' is a int"),
+        ({"store_bytes": "4GB"}, "'store_bytes' takes a value of type int"),
+        ({"store_bytes": True}, "'store_bytes' takes a value of type int"),
         ({"store_timeout_s": -1}, "negative"),
+        ({"reading_rpcs": "name"}, "list of names"),
     ],
 )
 def test_bad_options_are_named(config, said):
@@ -82,6 +86,7 @@ def test_bad_options_are_named(config, said):
 def test_options_have_defaults():
     assert parse_options({}).store == "memory"
     assert parse_options({"store_timeout_s": 2}).store_timeout_s == 2.0
+    assert parse_options({"reading_rpcs": ["a", "b"]}).reading_rpcs == ("a", "b")
 
 
 def test_sockets_are_per_engine_and_rank(monkeypatch):
@@ -102,3 +107,20 @@ def test_regions_are_the_bytes_of_each_block():
         regions_of({"a": first.t()}, 4)
     with pytest.raises(ValueError, match="device 'meta'"):
         regions_of({"a": torch.empty(4, 6, device="meta")}, 4)
+
+
+def test_the_next_vllm_has_all_that_is_imported_and_wrapped():
+    """Its Python part alone: nothing of it can run here."""
+    code = """
+import vllm, newmoon.vllm
+from newmoon.vllm.weights import watch_engine_core
+assert vllm.__version__.startswith("0.33."), vllm.__version__
+assert not newmoon.vllm.NewmoonConnector.__abstractmethods__
+watch_engine_core()
+"""
+    where = os.environ.get("NEWMOON_NEXT_VLLM")
+    if not where:
+        pytest.fail("NEWMOON_NEXT_VLLM is not set; run ./dev test-vllm")
+    environment = os.environ | {"PYTHONPATH": where}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]

@@ -1,7 +1,8 @@
-"""One run of real vLLM on CPU, told as JSON: vllm_flow.py MODEL with|without.
+"""One run of real vLLM on CPU, told as JSON: vllm_flow.py MODEL with|without|ranks.
 
 The same requests and weight changes with the connector and without it, so that
-test_vllm_engine.py can compare them. A module of its own because vLLM's processes import it.
+test_vllm_engine.py can compare them; and a short run on several ranks. A module of its own
+because vLLM's processes import it.
 """
 
 import json
@@ -20,11 +21,16 @@ os.environ |= {
 BLOCK = 128  # tokens; vLLM's on CPU
 KV_BLOCKS = 20  # so few that other requests push a prompt out of vLLM's own cache
 PROMPT_TOKENS = 6 * BLOCK + 4
+RANKS = 3  # the model has 9 heads
 CONNECTOR = {
     "kv_connector": "NewmoonConnector",
     "kv_connector_module_path": "newmoon.vllm",
     "kv_role": "kv_both",
-    "kv_connector_extra_config": {"store": "memory", "store_bytes": 1 << 30},
+    "kv_connector_extra_config": {
+        "store": "memory",
+        "store_bytes": 1 << 30,
+        "reading_rpcs": ["connector_stats", "scale_norms_unseen"],
+    },
 }
 
 
@@ -47,6 +53,10 @@ class WorkerExtension:
                 changed += 1
         return changed
 
+    def scale_norms_unseen(self, factor: float) -> int:
+        """The same, as if it wrote nothing: only the resets can make it right."""
+        return self.scale_norms(factor)
+
     def connector_stats(self) -> dict[str, int]:
         from vllm.distributed.kv_transfer import get_kv_transfer_group
 
@@ -54,7 +64,9 @@ class WorkerExtension:
 
 
 class Flow:
-    def __init__(self, model: str, with_connector: bool):
+    def __init__(self, model: str, with_connector: bool, ranks: int = 1):
+        if ranks > 1:
+            os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "|".join("01"[r % 2] for r in range(ranks))
         from vllm import LLM
 
         self.llm = LLM(
@@ -62,6 +74,7 @@ class Flow:
             dtype="bfloat16",
             max_model_len=1024,
             enforce_eager=True,
+            tensor_parallel_size=ranks,
             disable_log_stats=False,
             num_gpu_blocks_override=KV_BLOCKS,
             worker_extension_cls="vllm_flow.WorkerExtension",
@@ -113,8 +126,12 @@ class Flow:
             last = saved
             time.sleep(0.3)
 
-    def change_weights(self, factor: float) -> None:
-        assert self.llm.collective_rpc("scale_norms", args=(factor,))[0] > 0
+    def change_weights(self, factor: float, rpc: str = "scale_norms_unseen") -> None:
+        assert self.llm.collective_rpc(rpc, args=(factor,))[0] > 0
+
+    def stats(self, name: str) -> None:
+        self.wait_for_saves()
+        self.steps[name] = self.llm.collective_rpc("connector_stats")[0]
 
     def reset(self, name: str, **arguments: bool) -> None:
         self.steps[name] = {"answer": self.llm.reset_prefix_cache(**arguments)}
@@ -140,10 +157,34 @@ def run(flow: Flow) -> dict[str, dict]:
     flow.change_weights(2.0)
     flow.reset("reset C")
     flow.ask("C cold")
+    # Other weights once more, through a method of the framework's own, and no reset: the
+    # connector must notice. Without it vLLM would serve stale KV of its own cache.
     if flow.with_connector:
-        flow.steps["stats"] = flow.llm.collective_rpc("connector_stats")[0]
+        flow.stats("stats C")
+    flow.change_weights(2.5, "scale_norms")
+    if not flow.with_connector:
+        flow.reset("reset D")
+    flow.ask("D cold")
+    if flow.with_connector:
+        flow.stats("stats D")
+    return flow.steps
+
+
+def run_on_ranks(flow: Flow) -> dict[str, dict]:
+    flow.ask("A cold")
+    flow.ask("A local")
+    flow.push_out()
+    flow.ask("A external")
+    flow.reset("reset A", reset_connector=True)
+    flow.ask("A after reset")
+    flow.steps["ranks"] = flow.llm.collective_rpc("connector_stats")
     return flow.steps
 
 
 if __name__ == "__main__":
-    print("FLOW " + json.dumps(run(Flow(sys.argv[1], sys.argv[2] == "with"))), flush=True)
+    model, mode = sys.argv[1:]
+    if mode == "ranks":
+        told = run_on_ranks(Flow(model, True, RANKS))
+    else:
+        told = run(Flow(model, mode == "with"))
+    print("FLOW " + json.dumps(told), flush=True)

@@ -15,6 +15,7 @@ from newmoon.vllm.metadata import ReportMetadata, StepMetadata
 from newmoon.vllm.options import parse_options
 from newmoon.vllm.scheduler import SchedulerSide
 from newmoon.vllm.support import check_version, inspect
+from newmoon.vllm.weights import WeightWatcher, watch_engine_core
 from newmoon.vllm.worker import WorkerSide
 
 if TYPE_CHECKING:
@@ -56,12 +57,17 @@ class NewmoonConnector(KVConnectorBase_V1, SupportsHMA):
         self._worker: WorkerSide | None = None
         if role == KVConnectorRole.SCHEDULER:
             self._scheduler = SchedulerSide(setup, options)
+            watch_engine_core()
         else:
             self._worker = WorkerSide(setup, options, vllm_config.parallel_config.rank)
 
     @property
     def requires_kv_delivery(self) -> bool:
         return False  # a cache: what is not saved is computed
+
+    @property
+    def weight_watcher(self) -> WeightWatcher | None:
+        return self._scheduler
 
     # --- scheduler ---
 

@@ -26,6 +26,9 @@ class Options:
     reset_timeout_s: float = 5.0
     # "fence", or "remove_all" to empty the whole store on top.
     reset_mode: str = "fence"
+    # Worker methods of your own, called through collective_rpc, that write no weights; every
+    # other one is a fence.
+    reading_rpcs: tuple[str, ...] = ()
     # Run with a vLLM that this version was not tested with.
     any_vllm_version: bool = False
 
@@ -42,8 +45,11 @@ def parse_options(extra_config: Mapping[str, Any]) -> Options:
         wanted = type(fields[name].default)
         if wanted is float and type(value) is int:
             value = float(value)
+        if wanted is tuple and isinstance(value, list) and all(type(v) is str for v in value):
+            value = tuple(value)
         if type(value) is not wanted:
-            raise ValueError(f"newmoon: '{name}' is a {wanted.__name__}, not {value!r}")
+            kind = "list of names" if wanted is tuple else wanted.__name__
+            raise ValueError(f"newmoon: '{name}' takes a value of type {kind}, not {value!r}")
         if wanted in (int, float) and value < 0:
             raise ValueError(f"newmoon: '{name}' must not be negative, as {value!r} is")
         values[name] = value

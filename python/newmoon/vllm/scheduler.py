@@ -1,5 +1,6 @@
 """Scheduler role: tells the core of vLLM's requests, and vLLM of the core's decisions."""
 
+import sys
 from typing import TYPE_CHECKING
 
 from vllm.logger import init_logger
@@ -39,6 +40,8 @@ class SchedulerSide:
         self._manager: KVCacheManager | None = None
         self._pool: BlockPool | None = None
         self._cached_blocks: object = None  # the pool's map, which a local reset replaces
+        self.reading_rpcs = frozenset(options.reading_rpcs)
+        self._sealed_until: set[str] = set()  # names of what must end first
 
     def bind_kv_cache_manager(self, manager: "KVCacheManager") -> None:
         self._manager = manager
@@ -156,15 +159,34 @@ class SchedulerSide:
         scope = self._core.fence_only()
         logger.info("newmoon: vLLM's cache was reset; scope %s, epoch %d", scope, self._core.epoch)
 
+    def seal(self, until: str | None = None) -> None:
+        """Weights may be written from now on."""
+        if until is not None:
+            self._sealed_until.add(until)
+        self._core.seal()
+        self._forget_local_cache()
+        logger.info("newmoon: sealed, weights may change; epoch %d", self._core.epoch)
+
+    def unseal(self, by: str | None = None) -> None:
+        """The next step opens a new scope, unless more is to come."""
+        self._sealed_until.discard(by or "")
+        if not self._sealed_until:
+            self._core.unseal()
+
     def _forget_local_cache(self) -> None:
-        """What vLLM's own cache still holds is as old as what the fence left behind."""
-        if self._pool is None:
+        """What vLLM's own cache still holds is as old as what the fence left behind. Requests
+        that run on with it add nothing to that cache any more (rule BIRTH)."""
+        if self._pool is None or self._manager is None:
             return
         self._cached_blocks = self._pool.cached_block_hash_to_block
         if len(self._cached_blocks) > 0:
             self._pool.evict_blocks(
                 {block.block_id for block in self._pool.blocks if block.block_hash is not None}
             )
+        for manager in self._manager.coordinator.single_type_managers:
+            for request_id, blocks in manager.req_to_blocks.items():
+                if blocks:  # until it drops them: to vLLM all that it ever fills is cached
+                    manager.num_cached_block[request_id] = sys.maxsize
 
 
 def may_use(request: "Request") -> bool:

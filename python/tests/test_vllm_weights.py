@@ -1,0 +1,137 @@
+"""Rule SEAL around EngineCore's methods, without an engine."""
+
+import types
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from newmoon.vllm import weights
+
+
+class Watcher:
+    """As SchedulerSide seals, with a log of what happened in which order."""
+
+    def __init__(self, log, reading_rpcs=()):
+        self.log, self.reading_rpcs = log, frozenset(reading_rpcs)
+        self.until, self.sealed = set(), False
+
+    def seal(self, until=None):
+        self.until |= {until} if until else set()
+        self.sealed = True
+        self.log.append("seal")
+
+    def unseal(self, by=None):
+        self.until.discard(by)
+        self.sealed = bool(self.until)
+        self.log.append("unseal")
+
+
+class Core:
+    """EngineCore's methods, wrapped as in production."""
+
+    def __init__(self, watcher, log):
+        self.log, self.awake = log, True
+        connector = types.SimpleNamespace(weight_watcher=watcher)
+        self.scheduler = types.SimpleNamespace(connector=connector)
+
+    def run(self, name, *args, **kwargs):
+        self.log.append(name)
+        if name == "broken":
+            raise TimeoutError(name)
+        return [name]
+
+    def go_to_sleep(self, level=1):
+        self.log.append(f"sleep {level}")
+
+    def wake(self, tags=None):
+        self.log.append(f"wake {tags}")
+        return self.awake
+
+    collective_rpc = weights.around_rpc(run)
+    add_lora = weights.around_write(run)
+    sleep = weights.around_sleep(go_to_sleep)
+    wake_up = weights.around_wake_up(wake)
+
+
+@pytest.fixture
+def core():
+    log = []
+    made = Core(Watcher(log, ["my_metrics"]), log)
+    made.watcher = made.scheduler.connector.weight_watcher
+    return made
+
+
+def test_an_unknown_rpc_runs_between_seal_and_unseal(core):
+    assert core.collective_rpc("update_weights_from_ipc", 3.0, (), {}) == ["update_weights_from_ipc"]
+    assert core.log == ["seal", "update_weights_from_ipc", "unseal"]
+    assert not core.watcher.sealed
+
+
+def test_a_function_may_write_weights_too(core):
+    core.collective_rpc(lambda worker: None)
+    assert core.log[0] == "seal"
+
+
+@pytest.mark.parametrize("rpc", ["list_loras", "my_metrics"])
+def test_what_only_reads_seals_nothing(core, rpc):
+    core.collective_rpc(rpc)
+    assert core.log == [rpc]
+
+
+def test_an_update_in_parts_opens_with_its_finish(core):
+    core.collective_rpc("start_weight_update")
+    core.collective_rpc("update_weights")
+    assert core.watcher.sealed
+    core.collective_rpc("finish_weight_update")
+    assert not core.watcher.sealed
+
+
+def test_what_failed_stays_sealed_until_something_succeeds(core):
+    with pytest.raises(TimeoutError):
+        core.collective_rpc("broken")
+    assert core.watcher.sealed
+    core.collective_rpc("reload_weights")
+    assert not core.watcher.sealed
+
+
+def test_sleep_is_sealed_until_all_is_awake(core):
+    core.sleep(2)
+    core.collective_rpc("reload_weights")
+    assert core.watcher.sealed
+    core.awake = False
+    core.wake_up(["weights"])
+    assert core.watcher.sealed
+    core.awake = True
+    core.wake_up(["kv_cache"])
+    assert not core.watcher.sealed
+
+
+def test_adapters_seal(core):
+    core.add_lora("adapter")
+    assert core.log == ["seal", "adapter", "unseal"]
+
+
+def test_a_connector_inside_multiconnector_is_found(core):
+    inner = core.scheduler.connector
+    core.scheduler.connector = types.SimpleNamespace(_connectors=[object(), inner])
+    assert weights.watchers_of(core) == [core.watcher]
+
+
+def test_an_engine_without_our_connector_is_left_alone(core):
+    core.scheduler = types.SimpleNamespace(connector=object())
+    core.collective_rpc("anything")
+    assert core.log == ["anything"]
+    del core.scheduler  # while the engine is being made
+    core.collective_rpc("anything")
+    assert core.log == ["anything"] * 2
+
+
+def test_vllms_methods_are_wrapped_once():
+    from vllm.v1.engine.core import EngineCore
+
+    weights.watch_engine_core()
+    wrapped = {name: getattr(EngineCore, name) for name in weights.WRAPPED}
+    assert all(hasattr(method, "__wrapped__") for method in wrapped.values())
+    weights.watch_engine_core()
+    assert wrapped == {name: getattr(EngineCore, name) for name in weights.WRAPPED}
