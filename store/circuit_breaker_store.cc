@@ -53,6 +53,7 @@ void CircuitBreakerStore::probe() {
   breaker_.begin_ping(clock_.now());
   const Status pinged = inner_->ping();
   breaker_.end_ping(clock_.now(), pinged);
+  if (pinged) make_up_for_purges();
 }
 
 void CircuitBreakerStore::start_probing(Duration interval) {
@@ -109,7 +110,29 @@ Status CircuitBreakerStore::remove(const Key& key) {
 }
 
 Status CircuitBreakerStore::purge_scope(const ScopeId& scope, bool for_good) {
-  return call([&] { return inner_->purge_scope(scope, for_good); });
+  const Status purged = call([&] { return inner_->purge_scope(scope, for_good); });
+  if (for_good && CircuitBreaker::is_unreachable(purged)) owe_purge(scope);
+  return purged;
+}
+
+void CircuitBreakerStore::owe_purge(const ScopeId& scope) {
+  const MutexLock lock(mutex_);
+  if (owed_purges_.size() == kOwedPurgesMax) owed_purges_.pop_front();
+  owed_purges_.push_back(scope);
+}
+
+// The first that fails ends it: it is owed again, and so are those after it.
+void CircuitBreakerStore::make_up_for_purges() {
+  while (true) {
+    ScopeId scope;
+    {
+      const MutexLock lock(mutex_);
+      if (owed_purges_.empty()) return;
+      scope = owed_purges_.front();
+      owed_purges_.pop_front();
+    }
+    if (!purge_scope(scope, true)) return;
+  }
 }
 
 void CircuitBreakerStore::describe_scope(const ScopeId& scope, const std::string& description) {

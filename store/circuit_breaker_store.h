@@ -1,17 +1,19 @@
 // A store that is left alone while it does not answer, so that nobody waits for it: a
 // lookup is then a miss, a put kBusy (drop the work and go on), all else kUnavailable, at
-// once and without touching the backend. Nothing is remembered meanwhile: a purge that was
-// refused leaves its bytes to eviction.
+// once and without touching the backend. Purges for good are made up for once it is back;
+// others are their caller's to repeat, for the scope may be in use by then.
 //
 // What it takes to be left alone and to come back: store/circuit_breaker.h. Pings come
 // from probe(), which somebody must call now and then: start_probing() does on a thread of
 // its own; tests and the simulator call it as they like. Any thread may call any method.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <string>
 
 #include "base/clock.h"
+#include "base/thread_annotations.h"
 #include "base/ticker.h"
 #include "store/circuit_breaker.h"
 #include "store/kv_store.h"
@@ -21,13 +23,15 @@ namespace newmoon {
 class CircuitBreakerStore final : public KvStore {
  public:
   static constexpr Duration kProbeInterval = std::chrono::milliseconds(500);
+  static constexpr std::size_t kOwedPurgesMax = 4096;  // the oldest are left to eviction
 
   // `name`: of the backend, as people know it. `clock` must outlive the store.
   CircuitBreakerStore(std::unique_ptr<KvStore> inner, std::string name, Clock& clock,
                       const CircuitBreaker::Options& options = {});
 
   // Pings the backend once. Blocks as long as the backend's ping() may; calls made
-  // meanwhile do not wait for it. Not twice at the same time.
+  // meanwhile do not wait for it. Then the purges that are owed, if the backend takes
+  // calls. Not twice at the same time.
   void probe();
   // probe() every `interval`, for as long as the store lives.
   void start_probing(Duration interval = kProbeInterval);
@@ -53,11 +57,15 @@ class CircuitBreakerStore final : public KvStore {
  private:
   template <class Work>
   auto call(Work work) -> std::invoke_result_t<Work>;
+  void owe_purge(const ScopeId& scope);
+  void make_up_for_purges();
 
   const std::unique_ptr<KvStore> inner_;
   Clock& clock_;
   CircuitBreaker breaker_;
-  std::unique_ptr<Ticker> ticker_;  // ends before what it probes
+  Mutex mutex_;
+  std::deque<ScopeId> owed_purges_ NM_GUARDED_BY(mutex_);  // for good
+  std::unique_ptr<Ticker> ticker_;                         // ends before what it probes
 };
 
 }  // namespace newmoon

@@ -81,6 +81,19 @@ TEST_F(CircuitBreakerStoreTest, ItIsBackAfterAPingAndATrial) {
   EXPECT_EQ(store.stats()->calls_without_backend, 1u);
 }
 
+TEST_F(CircuitBreakerStoreTest, APurgeForGoodIsMadeUpForOnceTheBackendIsBack) {
+  CircuitBreakerStore& store = make("ping:nth=1:fail=unavailable");
+  ASSERT_TRUE(put_one(memory_, key_of(2, 1)));
+  store.probe();
+  EXPECT_EQ(code_of(store.purge_scope(scope_of(1), true)), Code::kUnavailable);
+  EXPECT_EQ(code_of(store.purge_scope(scope_of(2), false)), Code::kUnavailable);
+  EXPECT_TRUE(is_there(memory_, key_of(1, 1)));
+  store.probe();
+  EXPECT_FALSE(is_there(memory_, key_of(1, 1)));
+  EXPECT_TRUE(is_there(memory_, key_of(2, 1)));
+  EXPECT_EQ(code_of(put_one(store, key_of(1, 1))), Code::kFenced);
+}
+
 TEST_F(CircuitBreakerStoreTest, GetsThatTimeOutOpenIt) {
   CircuitBreakerStore& store = make("get:fail=deadline:delay_ms=5000");
   for (int i = 0; i < 3; ++i) EXPECT_EQ(code_of(check_one(store, key_of(1, 1))), Code::kDeadline);

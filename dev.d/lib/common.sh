@@ -63,12 +63,16 @@ ctest_figures() {  # PRESET
     "build/$1/ctest.log"
 }
 
+# Tests that bring Mooncake's wheel and a Python into the process. Neither is built for a
+# sanitizer, which then accuses them instead of us; MooncakeStoreTest has our half.
+REAL_MOONCAKE='^MooncakeReal\.|^MooncakeFaultsTest\.|/mooncake( |$)|^seed\.mooncake$'
+
 # A build under a sanitizer with its tests, as a gate of the same name.
 sanitizer_gate() {  # PRESET
   local pass=true
   verb setup
   build_preset "$1"
-  run_ctest "$1" || pass=false
+  run_ctest "$1" --exclude-regex "$REAL_MOONCAKE" || pass=false
   gate_result "$1" "$pass" "$(ctest_figures "$1")"
 }
 

@@ -114,6 +114,7 @@ class StoreConformance : public ::testing::TestWithParam<Backend> {
   std::unique_ptr<StoreParts> setup_ = std::make_unique<StoreParts>(GetParam().make(kBudget));
 };
 
+inline void PrintTo(const Backend& backend, std::ostream* out) { *out << backend.name; }
 inline std::string name_of_backend(const ::testing::TestParamInfo<Backend>& info) {
   return info.param.name;
 }

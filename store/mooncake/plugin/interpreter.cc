@@ -1,5 +1,8 @@
 #include "store/mooncake/plugin/interpreter.h"
 
+#include <unistd.h>
+
+#include <cstdio>
 #include <cstdlib>
 #include <mutex>
 
@@ -8,6 +11,13 @@
 
 namespace newmoon::python {
 namespace {
+
+bool interpreter_is_ours = false;
+
+void end_at_once(int status, void*) {
+  std::fflush(nullptr);
+  _exit(status);
+}
 
 Status start_interpreter() {
   PyConfig config;
@@ -48,6 +58,7 @@ Result<PyObject*> import_first(const std::string& wheel_folder, MooncakeLog log)
   const bool ours = Py_IsInitialized() == 0;
   if (ours) {
     if (Status started = start_interpreter(); !started) return std::unexpected(started.error());
+    interpreter_is_ours = true;
   }
   Result<PyObject*> module = import_from(wheel_folder);
   // A program that has Python already may have plans of its own for the wheel's log.
@@ -56,6 +67,10 @@ Result<PyObject*> import_first(const std::string& wheel_folder, MooncakeLog log)
 }
 
 }  // namespace
+
+void exit_before_destructors() {
+  if (interpreter_is_ours) on_exit(end_at_once, nullptr);
+}
 
 Result<PyObject*> import_mooncake(const std::string& wheel_folder, MooncakeLog log) {
   static std::mutex mutex;

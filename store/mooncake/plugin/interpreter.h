@@ -16,4 +16,10 @@ namespace newmoon::python {
 // kUnavailable: no interpreter, or the import fails; says what to install.
 Result<PyObject*> import_mooncake(const std::string& wheel_folder, MooncakeLog log);
 
+// From now on exit() ends the process before it comes to the destructors that are registered
+// so far, the wheel's own among them: they close its clients under threads that are still in
+// a call, as after a master's death, and the process crashes. Not in a program whose
+// interpreter it is. After import_mooncake(), any thread.
+void exit_before_destructors();
+
 }  // namespace newmoon::python

@@ -106,8 +106,9 @@ class PythonClient final : public MooncakeClient {
         config.protocol.c_str(), "rdma_devices", config.device_name.c_str(), "master_server_addr",
         config.master_server_address.c_str(), "tenant_id", config.tenant_id.c_str()));
     if (!arguments || !options) return python::raised("setup");
-    return to_code("setup",
-                   Object(PyObject_Call(methods_.setup.get(), arguments.get(), options.get())));
+    const Object code(PyObject_Call(methods_.setup.get(), arguments.get(), options.get()));
+    python::exit_before_destructors();
+    return to_code("setup", code);
   }
 
   Result<std::int64_t> register_buffer(MooncakeBuffer buffer) override {
