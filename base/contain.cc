@@ -32,7 +32,7 @@ void ErrorCounter::add(const Error& error) noexcept {
   if (!std::has_single_bit(count)) return;
   try {
     log(LogLevel::kError, component_, to_string(error) + " (" + std::to_string(count) + " so far)");
-  } catch (...) {  // no memory for the line: it is counted
+  } catch (...) {  // NOLINT(bugprone-empty-catch): no memory for the line, but it is counted
   }
 }
 

@@ -144,6 +144,7 @@ MooncakeStore::~MooncakeStore() {
   // To end the client of a dead master takes the wheel many seconds, in which it keeps
   // everyone out of the interpreter. It is left to the end of the process.
   static Mutex left_mutex;
+  // NOLINTNEXTLINE(bugprone-unhandled-exception-at-new): a process that ends without memory
   static auto* const left = new std::vector<std::shared_ptr<Session>>;
   const MutexLock lock(left_mutex);
   left->push_back(std::move(session_));

@@ -9,7 +9,7 @@ namespace newmoon {
 Result<std::string> mooncake_wheel_folder() {
   const char* chosen = std::getenv("NEWMOON_MOONCAKE_DIR");
   const bool is_chosen = chosen != nullptr && *chosen != '\0';
-  const std::string folder = is_chosen ? chosen : NEWMOON_MOONCAKE_FOLDER;
+  std::string folder = is_chosen ? chosen : NEWMOON_MOONCAKE_FOLDER;
   std::error_code ignored;
   if (std::filesystem::exists(folder + "/mooncake/store.so", ignored)) return folder;
   return fail(Code::kUnavailable,

@@ -11,7 +11,6 @@
 
 #include "cli/child_process.h"
 #include "store/mooncake/master_process.h"
-#include "store/mooncake/wheel_folder.h"
 
 namespace newmoon::testing {
 
@@ -49,7 +48,7 @@ class UpstreamClient {
     return codes({{"call", "put_end"}, {"keys", keys}});
   }
   int remove_all() { return code({{"call", "remove_all"}}); }
-  // Upstream's handler of a reset: the code is not looked at (reference A.7).
+  // Upstream's handler of a reset: the code is not looked at.
   bool reset() {
     remove_all();
     return true;
@@ -61,14 +60,7 @@ class UpstreamClient {
   }
 
  private:
-  static ChildProcess start(const std::string& master) {
-    const Result<std::string> wheel = mooncake_wheel_folder();
-    if (!wheel) throw std::runtime_error(wheel.error().message);
-    Result<ChildProcess> process =
-        ChildProcess::start("upstream", {NEWMOON_PYTHON, NEWMOON_UPSTREAM_CLIENT, *wheel, master});
-    if (!process) throw std::runtime_error(process.error().message);
-    return std::move(*process);
-  }
+  static ChildProcess start(const std::string& master);
   nlohmann::json call(const nlohmann::json& request) {
     const Result<nlohmann::json> reply = process_->call(request, std::chrono::seconds(20));
     if (!reply) throw std::runtime_error(reply.error().message);
