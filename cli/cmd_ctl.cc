@@ -1,9 +1,12 @@
 // `newmoon ctl`: an admin command to one rank of a running engine, over its lookup/admin
 // socket.
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <utility>
 
 #include "admin/lookup_key_client.h"
@@ -95,6 +98,14 @@ class Ctl {
 
 int run_ctl(const CtlOptions& options, Status (Ctl::*command)()) {
   SystemClock clock;
+  constexpr std::string_view kIpc = "ipc://";
+  if (options.endpoint.starts_with(kIpc)) {  // else connect() says what is wrong with it
+    const std::string path = options.endpoint.substr(kIpc.size());
+    if (access(path.c_str(), F_OK) != 0) {
+      return report_failure("ctl", {Code::kUnavailable, "nothing is at " + options.endpoint +
+                                                            "; is the engine running?"});
+    }
+  }
   auto transport = ZmqClientTransport::connect({options.endpoint}, clock);
   if (!transport) return report_failure("ctl", transport.error());
   Ctl ctl(options, **transport, clock);

@@ -43,6 +43,7 @@ void add_rollout_command(CLI::App& app, int& exit_code) {
   options->files = default_model_files();
   CLI::App* command = app.add_subcommand(
       "rollout", "Engines that share a store answer problems while their weights change");
+  command->option_defaults()->always_capture_default();
   command->add_option("--model", options->files.base, "GGUF of the base weights");
   command->add_option("--other-model", options->files.other, "GGUF of the other weights");
   command->add_option("--adapter", options->files.adapter, "GGUF of the LoRA adapter");

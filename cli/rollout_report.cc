@@ -28,6 +28,15 @@ bool RolloutReport::rolling_hits() const {
   });
 }
 
+namespace {
+
+std::string verdict_of(const RolloutReport& report) {
+  if (!report.pass()) return "fail";
+  return report.verified ? "pass" : "not verified";
+}
+
+}  // namespace
+
 bool RolloutReport::pass() const {
   const bool hits =
       !hits_required || (external_hits_everywhere() && return_hits() && rolling_hits());
@@ -60,7 +69,7 @@ void print_report(const RolloutReport& report) {
     std::printf("a rolling update had no two identities, or its second engine found nothing\n");
   }
   std::printf("verdict: %s, %lu requests compared with cold engines, %zu differ\n",
-              report.pass() ? "pass" : "fail", report.compared_requests,
+              verdict_of(report).c_str(), report.compared_requests,
               report.differing_requests.size());
 }
 
@@ -85,7 +94,7 @@ nlohmann::json to_json(const RolloutReport& report) {
         {"tokens_per_s", static_cast<double>(cycle.output_tokens) / cycle.seconds},
     });
   }
-  return {{"verdict", report.pass() ? "pass" : "fail"},
+  return {{"verdict", verdict_of(report)},
           {"compared_requests", report.compared_requests},
           {"differing_requests", report.differing_requests.size()},
           {"cycles", cycles}};

@@ -49,6 +49,14 @@ TEST(RolloutReport, ReturnIsJudgedByTheEngineThatCameFirst) {
   EXPECT_TRUE(report.pass());
 }
 
+TEST(RolloutReport, ARunThatComparedNothingSaysSo) {
+  RolloutReport report = rolling_report();
+  EXPECT_EQ(to_json(report).at("verdict"), "pass");
+  report.verified = false;
+  report.compared_requests = 0;
+  EXPECT_EQ(to_json(report).at("verdict"), "not verified");
+}
+
 TEST(RolloutReport, JsonHasWhatARollingUpdateShowed) {
   const nlohmann::json cycle = to_json(rolling_report()).at("cycles").at(1);
   EXPECT_EQ(cycle.at("second_engine_external_hit_tokens"), 16);

@@ -46,6 +46,7 @@ Status SeedEngine::open(SeedTrace& trace) {
   stack.core.name_space = options_.name_space;
   stack.core.weight_version = std::to_string(kFirstWeights);
   stack.reset_mode = options_.reset_mode;
+  stack.exclusive_store = true;
   stack.rank_count = options_.ranks;
   const auto wrap = [&](std::unique_ptr<ClientTransport> inner) {
     return std::make_unique<TracedTransport>(std::move(inner), trace, channel_is_broken_);

@@ -9,7 +9,8 @@ main() {
   update="$(demo_option --update "" "$@")"
   if [[ -z "$update" && "$store" == mooncake* ]]; then set -- --update rolling "$@"; fi
   rm -f "$json"
-  build/release/newmoon rollout --json "$json" "$@" || code=$?
+  [[ " $*" == *" --json"* ]] || set -- --json "$json" "$@"
+  build/release/newmoon rollout "$@" || code=$?
   ((code <= 1)) || exit "$code"
   local verdict compared differing pass=false
   read -r verdict compared differing < <(

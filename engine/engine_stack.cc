@@ -46,6 +46,11 @@ EngineStack::~EngineStack() {
 }
 
 Result<std::unique_ptr<EngineStack>> EngineStack::start(Options options, Parts parts) {
+  if (options.reset_mode == ResetMode::kRemoveAll && !options.exclusive_store) {
+    return fail(Code::kBadRequest,
+                "reset_mode remove_all empties the whole store, whoever uses it; if nobody else "
+                "does, say exclusive_store");
+  }
   std::unique_ptr<EngineStack> stack(new EngineStack(std::move(options), std::move(parts)));
   if (stack->parts_.store != nullptr) {
     for (const auto& step : {&EngineStack::start_ranks, &EngineStack::connect}) {

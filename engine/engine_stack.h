@@ -28,6 +28,8 @@ class EngineStack {
   struct Options {
     EngineCore::Options core;
     ResetMode reset_mode = ResetMode::kFence;
+    bool exclusive_store =
+        false;  // nobody else uses it: remove_all, which empties it, asks for this
     HashAlgo hash_algo = HashAlgo::kSha256Cbor;
     std::optional<std::string> hash_seed;  // PYTHONHASHSEED; nullopt: vLLM's fixed one
     std::size_t rank_count = 1;

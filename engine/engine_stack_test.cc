@@ -84,6 +84,28 @@ TEST_F(EngineStackTest, EnginesOfTheSameWeightsHoldOneScopeAndLetGoAtTheirEnd) {
   EXPECT_THAT(holders(scope, 0), SizeIs(0));
 }
 
+TEST_F(EngineStackTest, RemovingAllAsksForAStoreOfItsOwn) {
+  const TestModelRunner::Options toy;
+  const auto arena = *KvArena::create(TestModelRunner::kv_layout(toy), 16);
+  TestModelRunner runner(toy, *arena);
+  const auto start = [&](bool exclusive_store) {
+    EngineStack::Options options;
+    options.reset_mode = ResetMode::kRemoveAll;
+    options.exclusive_store = exclusive_store;
+    return EngineStack::start(options, {.runner = runner,
+                                        .arena = *arena,
+                                        .store = &store_,
+                                        .clock = clock_,
+                                        .random = random_,
+                                        .wrap_transport = {}});
+  };
+  const auto refused = start(false);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kBadRequest);
+  EXPECT_THAT(refused.error().message, HasSubstr("exclusive_store"));
+  EXPECT_TRUE(start(true));
+}
+
 TEST_F(EngineStackTest, AnOperatorsPurgeIsRefusedWhileAnyEngineHoldsTheScope) {
   Engine one(store_, clock_, random_, "one");
   auto two = std::make_unique<Engine>(store_, clock_, random_, "two");

@@ -24,11 +24,16 @@ gate_result() {
   [[ "$2" == true ]]
 }
 
-# The configure log shows only if it fails. After a change of the presets the build starts
+# Once: ninja configures again by itself when a CMake file or a folder's list of sources
+# changes. The log shows only if it fails. After a change of the presets the build starts
 # afresh: CMake drops all other settings of an old cache when the compiler changes.
 configure_preset() {  # PRESET
   local log fresh=() presets="build/$1/presets.json"
-  cmp -s CMakePresets.json "$presets" || fresh=(--fresh)
+  if cmp -s CMakePresets.json "$presets"; then
+    [[ -f "build/$1/build.ninja" ]] && return
+  else
+    fresh=(--fresh)
+  fi
   log="$(cmake --preset "$1" "${fresh[@]}" 2>&1)" || {
     echo "$log" >&2
     fail "cmake --preset $1 failed"

@@ -83,6 +83,13 @@ def test_bad_options_are_named(config, said):
         parse_options(config)
 
 
+def test_removing_all_asks_for_a_store_of_its_own():
+    with pytest.raises(ValueError, match="exclusive_store"):
+        parse_options({"reset_mode": "remove_all"})
+    alone = {"reset_mode": "remove_all", "exclusive_store": True}
+    assert parse_options(alone).reset_mode == "remove_all"
+
+
 def test_options_have_defaults():
     assert parse_options({}).store == "memory"
     assert parse_options({"store_timeout_s": 2}).store_timeout_s == 2.0

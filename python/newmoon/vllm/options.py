@@ -24,8 +24,11 @@ class Options:
     lookup_timeout_s: float = 1.0
     # A reset answers within it.
     reset_timeout_s: float = 5.0
-    # "fence", or "remove_all" to empty the whole store on top.
+    # "fence", or "remove_all" to empty the whole store on top, others' keys included; that
+    # needs exclusive_store.
     reset_mode: str = "fence"
+    # Nobody else uses the store.
+    exclusive_store: bool = False
     # Worker methods of your own, called through collective_rpc, that write no weights; every
     # other one is a fence.
     reading_rpcs: tuple[str, ...] = ()
@@ -53,4 +56,10 @@ def parse_options(extra_config: Mapping[str, Any]) -> Options:
         if wanted in (int, float) and value < 0:
             raise ValueError(f"newmoon: '{name}' must not be negative, as {value!r} is")
         values[name] = value
-    return Options(**values)
+    options = Options(**values)
+    if options.reset_mode == "remove_all" and not options.exclusive_store:
+        raise ValueError(
+            "newmoon: 'reset_mode' remove_all empties the whole store, whoever uses it; if nobody"
+            " else does, set 'exclusive_store' to true"
+        )
+    return options
