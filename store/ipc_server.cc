@@ -27,9 +27,6 @@ namespace {
 
 constexpr Duration kIdleWait = std::chrono::seconds(60);
 constexpr int kMessagesPerTurn = 64;
-// Of each connection and direction: a peer that never reads pins so many replies of up to
-// 64 MiB, and those beyond are dropped. Our client has one request out at a time.
-constexpr int kQueuedMessagesMax = 8;
 
 // The head, a table, messages and a payload each of a batch, and the envelope.
 constexpr std::size_t kFramesMax = ipc::kItemsMax + 8;
@@ -231,8 +228,7 @@ Result<std::unique_ptr<StoreServer>> StoreServer::start(const std::string& endpo
   if (!lock) return std::unexpected(lock.error());
   auto context = std::make_unique<ZmqContext>();
   const ZmqSocket::Limits limits{.frame_bytes_max = ipc::kPayloadBytesMax,
-                                 .frames_max = kFramesMax,
-                                 .queued_messages_max = kQueuedMessagesMax};
+                                 .frames_max = kFramesMax};
   Result<ZmqSocket> router = ZmqSocket::bind_router(*context, endpoint, limits);
   if (!router) return std::unexpected(router.error());
   chmod(path->c_str(), 0600);

@@ -13,5 +13,13 @@
   if (void* memory = std::malloc(bytes)) return memory;
   throw std::bad_alloc();
 }
+// The other scalar forms too, libraries' calls included: what a sanitizer's own new gave is not
+// for free().
+[[gnu::noinline]] void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  return bytes >= newmoon::testing::new_fails_from_bytes ? nullptr : std::malloc(bytes);
+}
+[[gnu::noinline]] void operator delete(void* memory, const std::nothrow_t&) noexcept {
+  std::free(memory);
+}
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }

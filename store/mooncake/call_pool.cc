@@ -83,7 +83,7 @@ CallPool::CallPool(std::size_t workers, const std::string& name, Clock& clock)
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-CallPool::~CallPool() { stop(Time::min()); }
+CallPool::~CallPool() { stop(shared_->clock.now()); }
 
 std::shared_ptr<CallPool::Call> CallPool::start(std::function<void()> work) {
   std::shared_ptr<Call> call(new Call(shared_->clock, std::move(work)));
@@ -100,9 +100,9 @@ bool CallPool::stop(Time deadline) {
   dropped.swap(shared_->calls);
   shared_->changed.notify_all();
   while (shared_->threads > 0) {
-    const Duration left = deadline - shared_->clock.now();
-    if (deadline == Time::min() || left <= Duration::zero()) return false;
-    shared_->changed.wait_for(shared_->mutex, left);
+    const Time now = shared_->clock.now();
+    if (deadline <= now) return false;
+    shared_->changed.wait_for(shared_->mutex, deadline - now);
   }
   return true;
 }
