@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "cli/bench_fill.h"
 #include "cli/bench_reset.h"
 #include "cli/statistics.h"
 #include "store/mooncake/config.h"
@@ -21,12 +22,6 @@ constexpr int kLookupSamples = 100;
 constexpr int kResets = 200;
 // Nothing is to fail by its deadline while it is measured.
 constexpr Duration kPatience = std::chrono::seconds(60);
-
-BlockHash numbered_hash(std::uint64_t number) {
-  std::array<std::uint8_t, 32> bytes{};
-  store_be(bytes.data(), number * 0x9e3779b97f4a7c15ULL);  // spread as a digest is
-  return BlockHash(bytes);
-}
 
 ScopeId numbered_scope(std::uint8_t number) {
   ScopeId scope;

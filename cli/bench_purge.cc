@@ -1,7 +1,5 @@
 #include "cli/bench_purge.h"
 
-#include <algorithm>
-#include <array>
 #include <atomic>
 #include <memory>
 #include <optional>
@@ -10,6 +8,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "cli/bench_fill.h"
 #include "cli/scope_report.h"
 #include "cli/statistics.h"
 #include "store/make_store.h"
@@ -18,20 +17,11 @@
 namespace newmoon {
 namespace {
 
-constexpr std::size_t kValueBytes = 64;
-constexpr std::uint64_t kBatchBlocks = 1024;
 constexpr int kRounds = 3;
 constexpr int kIdleLookups = 1000;  // a round
 constexpr std::size_t kLookupBlocks = 64;
 constexpr Duration kTimeout = std::chrono::seconds(30);
 constexpr Duration kPollInterval = std::chrono::milliseconds(2);
-
-BlockHash numbered_hash(std::uint64_t number) {
-  std::array<std::uint8_t, 32> bytes{};
-  store_be(bytes.data(), number * 0x9e3779b97f4a7c15ULL);  // spread as a digest is
-  store_be(bytes.data() + 8, number);
-  return BlockHash(bytes);
-}
 
 // Scopes that no engine and no other run of the bench has.
 ScopeId random_scope(Random& random) { return ScopeId{draw_incarnation(random).bytes}; }
@@ -44,7 +34,7 @@ class Bench {
   }
 
   Result<PurgeBenchRow> run() {
-    Status done = fill(live_, kLookupBlocks);
+    Status done = fill_scope(lookups_, live_, kLookupBlocks);
     for (int round = 0; done && round < kRounds; ++round) done = run_round();
     const Status left = purges_.purge_scope(live_, true);
     if (!done) return std::unexpected(done.error());
@@ -64,7 +54,7 @@ class Bench {
  private:
   Status run_round() {
     const ScopeId scope = random_scope(random_);
-    if (Status filled = fill(scope, keys_); !filled) return filled;
+    if (Status filled = fill_scope(lookups_, scope, keys_); !filled) return filled;
     for (int i = 0; i < kIdleLookups; ++i) {
       if (Status looked = time_lookup(idle_us_); !looked) return looked;
     }
@@ -80,23 +70,6 @@ class Bench {
     } while (looked && !ended);
     purger.join();
     return looked ? purged : looked;
-  }
-
-  Status fill(const ScopeId& scope, std::uint64_t count) {
-    const std::array<std::uint8_t, kValueBytes> value{};
-    const std::array<ConstFragment, 1> payload = {ConstFragment(value)};
-    std::vector<PutItem> items;
-    for (std::uint64_t first = 0; first < count; first += kBatchBlocks) {
-      items.clear();
-      for (std::uint64_t i = first; i < std::min(count, first + kBatchBlocks); ++i) {
-        const Key key{scope, {}, numbered_hash(i)};
-        items.push_back({key, make_header(key, {}, kValueBytes), payload, false});
-      }
-      for (const Status& status : lookups_.put(items)) {
-        if (!status) return status;
-      }
-    }
-    return {};
   }
 
   Status time_lookup(std::vector<double>& samples) {

@@ -3,10 +3,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <fstream>
 #include <memory>
 
+#include "cli/bench_fill.h"
 #include "cli/statistics.h"
 #include "engine/engine_stack.h"
 #include "model/test_model_runner.h"
@@ -15,7 +15,6 @@
 namespace newmoon {
 namespace {
 
-constexpr std::size_t kValueBytes = 64;
 constexpr int kResets = 200;
 constexpr int kLookups = 1500;
 constexpr int kLookupBlocks = 64;
@@ -28,13 +27,6 @@ double resident_gib() {
   std::ifstream("/proc/self/statm") >> total_pages >> resident_pages;
   return static_cast<double>(resident_pages) * static_cast<double>(sysconf(_SC_PAGESIZE)) /
          static_cast<double>(std::uint64_t{1} << 30);
-}
-
-BlockHash numbered_hash(std::uint64_t number) {
-  std::array<std::uint8_t, 32> bytes{};
-  store_be(bytes.data(), number * 0x9e3779b97f4a7c15ULL);  // spread as a digest is
-  store_be(bytes.data() + 8, number);
-  return BlockHash(bytes);
 }
 
 // One engine on a toy model, and a second client for the lookups.
@@ -180,24 +172,6 @@ Result<ResetBenchRow> Bench::run(std::uint64_t keys) {
 }
 
 }  // namespace
-
-Status fill_scope(KvStore& store, const ScopeId& scope, std::uint64_t count) {
-  constexpr std::uint64_t kBatch = 1024;
-  const std::array<std::uint8_t, kValueBytes> value{};
-  const std::array<ConstFragment, 1> payload = {ConstFragment(value)};
-  std::vector<PutItem> items;
-  for (std::uint64_t first = 0; first < count; first += kBatch) {
-    items.clear();
-    for (std::uint64_t i = first; i < std::min(count, first + kBatch); ++i) {
-      const Key key{scope, {}, numbered_hash(i)};
-      items.push_back({key, make_header(key, {}, kValueBytes), payload, false});
-    }
-    for (const Status& status : store.put(items)) {
-      if (!status) return status;
-    }
-  }
-  return {};
-}
 
 Result<std::vector<double>> time_resets(KvStore& store, std::uint64_t keys, int resets) {
   Bench bench(store);

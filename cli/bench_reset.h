@@ -30,7 +30,5 @@ Result<std::vector<ResetBenchRow>> bench_reset(std::span<const std::uint64_t> ke
 // One round of it on another store: microseconds of each reset's ack, the first of which
 // leaves `keys` values.
 Result<std::vector<double>> time_resets(KvStore& store, std::uint64_t keys, int resets);
-// Puts `count` values of 64 bytes into a scope.
-Status fill_scope(KvStore& store, const ScopeId& scope, std::uint64_t count);
 
 }  // namespace newmoon

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/executor.h"
+#include "cli/bench_fill.h"
 #include "cli/statistics.h"
 #include "store/memory_store.h"
 
@@ -71,11 +72,7 @@ Duration thread_time() {
   return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
 }
 
-Key key_of(std::uint64_t number) {
-  std::array<std::uint8_t, 32> hash{};
-  store_le(hash.data(), number * 0x9e3779b97f4a7c15ULL);
-  return {ScopeId{}, Shard{}, BlockHash(hash)};
-}
+Key key_of(std::uint64_t number) { return {ScopeId{}, Shard{}, numbered_hash(number)}; }
 
 // Both sides of one size: the store, full, and a ring of as many plain buffers.
 class Bench {
