@@ -2,17 +2,19 @@
 #
 # The environment (6.5 GB) is made once, in vllm/ of the cache (tools/make_vllm_venv). Tests are told
 # where the model is, and the Python part of the vLLM after the one they run on.
+# The package goes to a folder of this clone's, so that clones share the environment.
 VLLM_VENV="$CACHE/vllm"
+PACKAGE=build/test-vllm/package
 
 main() {
   local started=$SECONDS pass=true code=0
   verb setup
   make_environment
+  rm -rf "$PACKAGE"
   CMAKE_CXX_COMPILER_LAUNCHER=ccache CCACHE_BASEDIR="$ROOT" CMAKE_BUILD_PARALLEL_LEVEL="$JOBS" \
     "$VLLM_VENV/bin/pip" --disable-pip-version-check --no-input --quiet install \
-    --no-build-isolation --no-deps . || fail "pip install . failed"
-  mkdir -p build/test-vllm
-  NEWMOON_TEST_MODEL="$VLLM_VENV/smollm2-hf" NEWMOON_NEXT_VLLM="$VLLM_VENV/next-vllm" \
+    --no-build-isolation --no-deps --target "$PACKAGE" . || fail "pip install . failed"
+  PYTHONPATH="$ROOT/$PACKAGE" NEWMOON_TEST_MODEL="$VLLM_VENV/smollm2-hf" NEWMOON_NEXT_VLLM="$VLLM_VENV/next-vllm" \
     "$VLLM_VENV/bin/python" -m pytest --junit-xml=build/test-vllm/results.xml "$@" || code=$?
   ((code <= 1)) || fail "pytest ended with code $code"
   ((code == 0)) || pass=false

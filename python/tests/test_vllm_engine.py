@@ -22,7 +22,7 @@ def run_flow(mode: str) -> dict[str, dict]:
     done = subprocess.run(
         [sys.executable, "vllm_flow.py", model, mode],
         cwd=HERE,
-        env=os.environ | {"PYTHONPATH": str(HERE)},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])},
         capture_output=True,
         text=True,
         timeout=900,

@@ -128,6 +128,6 @@ watch_engine_core()
     where = os.environ.get("NEWMOON_NEXT_VLLM")
     if not where:
         pytest.fail("NEWMOON_NEXT_VLLM is not set; run ./dev test-vllm")
-    environment = os.environ | {"PYTHONPATH": where}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([where, os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
