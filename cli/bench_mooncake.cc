@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
+#include <memory>
 #include <utility>
 
 #include "cli/bench_fill.h"
@@ -37,12 +39,25 @@ Status check_codes(const char* what, const Status& status, std::span<const std::
   return {};
 }
 
-// Both sides of one size and batch. The same bytes of the caller's for both; the wheel is
-// told of them, our layer's own copies are what it is told of.
+// Who moves the same bytes, in memory that both know (KvStore::register_memory).
+enum class Side : std::uint8_t {
+  kOurs,        // keys of ours alone, as under identity unique
+  kOursShared,  // keys that others may be writing
+  kOursCopied,  // keys of ours, from memory that the store does not know
+  kWheel,
+};
+constexpr std::array kSides = {Side::kOurs, Side::kWheel, Side::kOursShared, Side::kOursCopied};
+
+struct Memory {
+  MutableByteView known;
+  MutableByteView unknown;
+};
+
+// One size and batch.
 class TransferBench {
  public:
-  TransferBench(MooncakeStore& store, MooncakeClient& client, SystemClock& clock, Bytes& memory,
-                std::size_t value_bytes, std::size_t batch)
+  TransferBench(MooncakeStore& store, MooncakeClient& client, SystemClock& clock,
+                const Memory& memory, std::size_t value_bytes, std::size_t batch)
       : store_(store),
         client_(client),
         clock_(clock),
@@ -51,22 +66,26 @@ class TransferBench {
         batch_(batch),
         calls_(std::max<std::size_t>(1, kRunBytes / (value_bytes * batch))) {}
 
-  Result<std::array<MooncakeTransferRow, 2>> run() {
-    std::array<std::vector<double>, 4> gb;    // put ours, put wheel, get ours, get wheel
+  Result<std::array<MooncakeTransferRow, 4>> run() {
+    std::map<Side, std::vector<double>> puts;
+    std::map<Side, std::vector<double>> gets;
     for (int run = -1; run < kRuns; ++run) {  // the first one touches the store's memory
-      for (const bool ours : {run % 2 == 0, run % 2 != 0}) {
-        const Result<double> put = time([&](std::size_t call) { return this->put(ours, call); });
+      for (const Side side : kSides) {
+        const Result<double> put = time([&](std::size_t call) { return this->put(side, call); });
         if (!put) return std::unexpected(put.error());
-        const Result<double> get = time([&](std::size_t call) { return this->get(ours, call); });
+        const Result<double> get = time([&](std::size_t call) { return this->get(side, call); });
         if (!get) return std::unexpected(get.error());
-        if (const Status gone = remove(ours); !gone) return std::unexpected(gone.error());
+        if (const Status gone = remove(side); !gone) return std::unexpected(gone.error());
         if (run < 0) continue;
-        gb[ours ? 0 : 1].push_back(*put);
-        gb[ours ? 2 : 3].push_back(*get);
+        puts[side].push_back(*put);
+        gets[side].push_back(*get);
       }
     }
-    return std::array{row("put", median(gb[0]), median(gb[1])),
-                      row("get", median(gb[2]), median(gb[3]))};
+    const double wheels_put = median(puts[Side::kWheel]);
+    return std::array{row("put", median(puts[Side::kOurs]), wheels_put),
+                      row("put_shared", median(puts[Side::kOursShared]), wheels_put),
+                      row("put_copied", median(puts[Side::kOursCopied]), wheels_put),
+                      row("get", median(gets[Side::kOurs]), median(gets[Side::kWheel]))};
   }
 
  private:
@@ -84,24 +103,29 @@ class TransferBench {
     return static_cast<double>(calls_ * batch_ * bytes_) / taken;
   }
 
-  MutableByteView value(std::size_t i) const { return {memory_.data() + i * bytes_, bytes_}; }
-  Key key(bool ours, std::size_t call, std::size_t i) const {
-    return {numbered_scope(ours ? 1 : 2), {}, numbered_hash(call * batch_ + i)};
+  MutableByteView value(std::size_t i, bool known = true) const {
+    return {(known ? memory_.known : memory_.unknown).data() + i * bytes_, bytes_};
   }
-  KeyTexts texts(bool ours, std::size_t call) const {
+  Key key(Side side, std::size_t call, std::size_t i) const {
+    return {numbered_scope(static_cast<std::uint8_t>(side)), {}, numbered_hash(call * batch_ + i)};
+  }
+  KeyTexts texts(Side side, std::size_t call) const {
     KeyTexts texts(batch_);
-    for (std::size_t i = 0; i < batch_; ++i) texts.add(key(ours, call, i));
+    for (std::size_t i = 0; i < batch_; ++i) texts.add(key(side, call, i));
     return texts;
   }
 
-  Status put(bool ours, std::size_t call) {
-    if (!ours) return wheel(&MooncakeClient::batch_put_from, "put", call);
+  Status put(Side side, std::size_t call) {
+    if (side == Side::kWheel) return wheel(&MooncakeClient::batch_put_from, "put", call);
     std::vector<ConstFragment> payloads;
     std::vector<PutItem> items;
-    for (std::size_t i = 0; i < batch_; ++i) payloads.emplace_back(value(i));
     for (std::size_t i = 0; i < batch_; ++i) {
-      const Key key = this->key(true, call, i);
-      items.push_back({key, make_header(key, {}, bytes_), std::span(&payloads[i], 1)});
+      payloads.emplace_back(value(i, side != Side::kOursCopied));
+    }
+    for (std::size_t i = 0; i < batch_; ++i) {
+      const Key key = this->key(side, call, i);
+      items.push_back({key, make_header(key, {}, bytes_), std::span(&payloads[i], 1),
+                       /*checksum=*/true, /*sole_writer=*/side != Side::kOursShared});
     }
     for (const Status& status : store_.put(items)) {
       if (!status) return status;
@@ -109,13 +133,13 @@ class TransferBench {
     return {};
   }
 
-  Status get(bool ours, std::size_t call) {
-    if (!ours) return wheel(&MooncakeClient::batch_get_into, "get", call);
+  Status get(Side side, std::size_t call) {
+    if (side == Side::kWheel) return wheel(&MooncakeClient::batch_get_into, "get", call);
     std::vector<Fragment> payloads;
     std::vector<GetItem> items;
     for (std::size_t i = 0; i < batch_; ++i) payloads.emplace_back(value(i));
     for (std::size_t i = 0; i < batch_; ++i) {
-      items.push_back({key(true, call, i), std::span(&payloads[i], 1)});
+      items.push_back({key(side, call, i), std::span(&payloads[i], 1)});
     }
     for (const Result<GetValue>& got : store_.get(items)) {
       if (!got) return std::unexpected(got.error());
@@ -126,19 +150,24 @@ class TransferBench {
     return {};
   }
 
-  template <class Method>
-  Status wheel(Method method, const char* what, std::size_t call) {
-    const KeyTexts keys = texts(false, call);
-    std::vector<MooncakeBuffer> buffers;
-    for (std::size_t i = 0; i < batch_; ++i) buffers.push_back({value(i).data(), bytes_});
+  template <class Value>
+  Status wheel(Status (MooncakeClient::*method)(std::span<const std::string_view>,
+                                                std::span<const Value>, std::span<std::int64_t>),
+               const char* what, std::size_t call) {
+    const KeyTexts keys = texts(Side::kWheel, call);
+    std::vector<Value> values;
+    for (std::size_t i = 0; i < batch_; ++i) {
+      const MooncakeBuffer buffer{value(i).data(), bytes_};
+      values.push_back(Value{buffer});
+    }
     std::vector<std::int64_t> codes(batch_);
-    const Status done = (client_.*method)(keys.views(), buffers, codes);
+    const Status done = (client_.*method)(keys.views(), values, codes);
     return check_codes(what, done, codes);
   }
 
-  Status remove(bool ours) {
+  Status remove(Side side) {
     for (std::size_t call = 0; call < calls_; ++call) {
-      const KeyTexts keys = texts(ours, call);
+      const KeyTexts keys = texts(side, call);
       std::vector<std::int64_t> codes(batch_);
       const Status done = client_.batch_remove(keys.views(), codes);
       if (const Status removed = check_codes("remove", done, codes); !removed) return removed;
@@ -149,7 +178,7 @@ class TransferBench {
   MooncakeStore& store_;
   MooncakeClient& client_;
   SystemClock& clock_;
-  Bytes& memory_;
+  const Memory& memory_;
   const std::size_t bytes_;
   const std::size_t batch_;
   const std::size_t calls_;
@@ -193,9 +222,11 @@ Result<std::unique_ptr<MooncakeBench>> MooncakeBench::open(const std::string& ur
 
 Result<std::vector<MooncakeTransferRow>> MooncakeBench::transfers(
     std::span<const std::size_t> value_bytes, std::span<const std::size_t> batches) {
-  Bytes memory(std::ranges::max(value_bytes) * std::ranges::max(batches), 1);
-  const Result<std::int64_t> taken = client_->register_buffer({memory.data(), memory.size()});
-  if (!taken) return std::unexpected(taken.error());
+  const std::size_t bytes = std::ranges::max(value_bytes) * std::ranges::max(batches);
+  const auto known = std::make_shared<Bytes>(bytes, 1);
+  store_->register_memory(known, *known);
+  Bytes unknown(bytes, 1);
+  const Memory memory{*known, unknown};
   std::vector<MooncakeTransferRow> rows;
   for (const std::size_t bytes : value_bytes) {
     for (const std::size_t batch : batches) {

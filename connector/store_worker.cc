@@ -196,7 +196,7 @@ Status StoreWorker::put_batch(const SaveJob& job, std::span<const BlockRef> bloc
     const auto& payload = payloads.emplace_back(fragments.begin(), fragments.end());
     const Key key = key_of(job.scope, block.hash);
     const ValueHeader header = make_header(key, options_.layout, memory_.block_bytes());
-    items.push_back({key, header, payload, checksum_});
+    items.push_back({key, header, payload, checksum_, options_.sole_writer});
   }
   if (items.empty()) return {};
   const std::vector<Status> statuses = store_.put(items);

@@ -39,6 +39,8 @@ class StoreWorker final : public LookupBackend {
     std::size_t batch_blocks_max = 64;   // blocks a store call
     // Rule SELF. Ignored (checksums are on) unless the store's reads are atomic.
     bool checksum = true;
+    // No other process writes this rank's keys: every scope is this engine's alone.
+    bool sole_writer = false;
     // Ranks with identical bytes share a shard and divide its puts: this one stores the
     // blocks whose hash falls to `stripe_index`. REQUIRES: stripe_index < stripe_count.
     std::size_t stripe_index = 0;

@@ -97,6 +97,7 @@ Result<std::unique_ptr<EngineStack::Rank>> EngineStack::start_rank(std::size_t r
   for (std::size_t i = 0; i < options_.rank_count; ++i) worker.all_shards.push_back(shard_of(i));
   worker.layout = layout_id(layout_of(info_, options_.rank_count));
   worker.checksum = options_.checksum;
+  worker.sole_writer = options_.core.identity == IdentityMode::kUnique;
   rank->worker = std::make_unique<StoreWorker>(std::move(worker), *parts_.store, *rank->memory,
                                                *rank->send, *rank->receive);
   LookupKeyServer::Options server;

@@ -59,9 +59,11 @@ std::uint64_t total_bytes(std::span<const ConstFragment> fragments);
 std::uint64_t total_bytes(std::span<const Fragment> fragments);
 
 // Copies and, with `checksum`, computes XXH3-64 on the way while the bytes are in
-// the cache; returns it, else 0. REQUIRES: equal lengths.
+// the cache; returns it, else 0. REQUIRES: equal lengths. What gather() has written is
+// in the cache, as somebody is about to read it; what scatter() has, is not.
 std::uint64_t gather(std::span<const ConstFragment> from, MutableByteView to, bool checksum);
 std::uint64_t scatter(ByteView from, std::span<const Fragment> to, bool checksum);
+std::uint64_t checksum_of(std::span<const ConstFragment> fragments);
 std::uint64_t checksum_of(std::span<const Fragment> fragments);
 
 }  // namespace newmoon

@@ -163,6 +163,7 @@ TEST(ValueTest, GatherAndScatterCopyAndHash) {
     EXPECT_EQ(scatter(value, to, true), hash);
     EXPECT_EQ(target, source);
     EXPECT_EQ(checksum_of(to), hash);
+    EXPECT_EQ(checksum_of(from), hash);
   }
 }
 
@@ -182,7 +183,7 @@ TEST(ValueTest, EmptyPayload) {
   constexpr std::uint64_t kXxh3OfNothing = 0x2d06800538d394c2;
   EXPECT_EQ(gather({}, {}, true), kXxh3OfNothing);
   EXPECT_EQ(scatter({}, {}, true), kXxh3OfNothing);
-  EXPECT_EQ(checksum_of({}), kXxh3OfNothing);
+  EXPECT_EQ(checksum_of(std::span<const Fragment>()), kXxh3OfNothing);
 }
 
 }  // namespace

@@ -38,6 +38,9 @@ class CircuitBreakerStore final : public KvStore {
 
   CircuitBreaker::Figures figures() const { return breaker_.figures(); }
 
+  void register_memory(std::shared_ptr<const void> owner, ByteView memory) override {
+    inner_->register_memory(std::move(owner), memory);
+  }
   std::vector<Status> put(std::span<const PutItem> items) override;
   std::vector<Result<GetValue>> get(std::span<const GetItem> items) override;
   Result<std::size_t> hit_prefix(const ScopeId& scope, std::span<const Shard> shards,

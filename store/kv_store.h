@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -32,6 +33,9 @@ struct PutItem {
   ValueHeader header;
   std::span<const ConstFragment> payload;
   bool checksum = true;
+  // Only this process writes the key, since its scope is unique to it: a backend need not
+  // look whether somebody else is in the middle of it.
+  bool sole_writer = false;
 };
 
 struct GetItem {
@@ -77,6 +81,15 @@ class KvStore {
   // stays. kBusy: no room now. kFenced: the key's scope was purged for good.
   // kBadRequest: the header is not the key's or the payload's.
   virtual std::vector<Status> put(std::span<const PutItem> items) = 0;
+
+  // Memory out of which payloads may go without being copied first, wherever a put has
+  // them there and they have a checksum. `owner` keeps it mapped until the store is closed.
+  // A put from it that was overdue may go on reading after the call; if the bytes change
+  // under it, the value fails its checksum. Gets never land in place: a late one would write
+  // over what the memory holds by then. A backend without a use for it takes no notice.
+  virtual void register_memory(std::shared_ptr<const void> owner, ByteView memory) {
+    (void)owner, (void)memory;
+  }
 
   // One result an item, in order. kMiss: not there. kCorrupt: there, but its
   // length is not the payload's.

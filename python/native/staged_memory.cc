@@ -19,7 +19,8 @@ StagedMemory::StagedMemory(std::vector<Region> regions, std::size_t block_count,
     : regions_(std::move(regions)),
       block_count_(block_count),
       block_bytes_(sum_bytes(regions_)),
-      slots_(std::make_unique_for_overwrite<std::uint8_t[]>(slot_count * block_bytes_)) {
+      slot_count_(slot_count),
+      slots_(std::make_shared_for_overwrite<std::uint8_t[]>(slot_count * block_bytes_)) {
   free_.reserve(slot_count);
   for (std::size_t i = slot_count; i > 0; --i) {
     free_.push_back(static_cast<BlockId>(block_count_ + i - 1));
@@ -54,6 +55,10 @@ std::optional<BlockId> StagedMemory::stage(BlockId block) {
 }
 
 void StagedMemory::release(BlockId slot) { free_.push_back(slot); }
+
+std::pair<std::shared_ptr<const void>, ByteView> StagedMemory::slots() const {
+  return {slots_, {slots_.get(), slot_count_ * block_bytes_}};
+}
 
 MutableByteView StagedMemory::slot(BlockId id) {
   const std::size_t index = static_cast<std::size_t>(id) - block_count_;

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "hash/block.h"
@@ -42,6 +43,9 @@ class StagedMemory final : public BlockMemory {
   std::optional<BlockId> stage(BlockId block);
   void release(BlockId slot);
   std::size_t free_slots() const { return free_.size(); }
+  // All slots, for a store that can save from where they are; they live as long as what this
+  // shares.
+  std::pair<std::shared_ptr<const void>, ByteView> slots() const;
 
  private:
   MutableByteView slot(BlockId id);
@@ -49,7 +53,8 @@ class StagedMemory final : public BlockMemory {
   const std::vector<Region> regions_;
   const std::size_t block_count_;
   const std::uint64_t block_bytes_;
-  std::unique_ptr<std::uint8_t[]> slots_;
+  const std::size_t slot_count_;
+  const std::shared_ptr<std::uint8_t[]> slots_;
   std::vector<BlockId> free_;
 };
 

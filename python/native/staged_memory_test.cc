@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
+#include <optional>
 
 namespace newmoon {
 namespace {
@@ -49,6 +51,19 @@ TEST(StagedMemory, SlotsComeBack) {
   layers.memory.release(*first);
   EXPECT_EQ(layers.memory.stage(3), first);
   EXPECT_EQ(layers.bytes(*second), layers.bytes(2));
+}
+
+TEST(StagedMemory, AllSlotsLieInOnePieceThatMayOutliveIt) {
+  std::optional<TwoLayers> layers(std::in_place);
+  const auto [owner, slots] = layers->memory.slots();
+  ASSERT_EQ(slots.size(), 16u);
+  const std::optional<BlockId> slot = layers->memory.stage(2);
+  const Fragment staged = layers->memory.fragments(*slot).at(0);
+  EXPECT_GE(staged.data(), slots.data());
+  EXPECT_LE(staged.data() + staged.size(), slots.data() + slots.size());
+  const Bytes bytes(staged.begin(), staged.end());
+  layers.reset();
+  EXPECT_TRUE(std::ranges::search(slots, bytes));  // read after its end: asan
 }
 
 TEST(StagedMemory, TheNullBlockIsNoBlock) {

@@ -38,6 +38,8 @@ Status WorkerStack::open() {
   }
   memory_ = std::make_unique<StagedMemory>(options_.regions, options_.block_count,
                                            options_.staging_bytes / block_bytes);
+  const auto [owner, slots] = memory_->slots();
+  store_->register_memory(owner, slots);
   return {};
 }
 
@@ -69,6 +71,7 @@ StoreWorker::Options WorkerStack::worker_options() const {
   worker.shard = shard_of(options_.rank);
   worker.layout = layout_id(options_.layout);
   worker.checksum = options_.checksum;
+  worker.sole_writer = options_.sole_writer;
   // A store in this process holds this rank's shard alone. The others save the same blocks,
   // so the own one stands for all; one that is missing there fails its load, and is computed.
   const bool own_store = options_.store_url == "memory";

@@ -30,6 +30,7 @@ class WorkerStack {
     std::size_t block_count = 0;
     std::uint64_t staging_bytes = 0;
     bool checksum = true;
+    bool sole_writer = false;  // scopes are this engine's alone: identity unique
   };
   // kBadRequest, kUnavailable: as make_store() and ZmqServer::start(); or staging that
   // does not hold one block.

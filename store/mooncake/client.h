@@ -14,6 +14,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/result.h"
 #include "store/mooncake/config.h"
@@ -25,6 +26,9 @@ struct MooncakeBuffer {
   void* data = nullptr;
   std::uint64_t bytes = 0;
 };
+
+// A value in pieces, one behind the other.
+using MooncakeValue = std::vector<MooncakeBuffer>;
 
 class MooncakeClient {
  public:
@@ -39,7 +43,7 @@ class MooncakeClient {
   // One code an item, `codes` being as long as `keys`. Keys are ASCII.
   // A put of a key that is there, or is being written by anyone: 0, nothing stored.
   virtual Status batch_put_from(std::span<const std::string_view> keys,
-                                std::span<const MooncakeBuffer> values,
+                                std::span<const MooncakeValue> values,
                                 std::span<std::int64_t> codes) = 0;
   // Codes: bytes of the value. A value longer than its buffer: -600.
   virtual Status batch_get_into(std::span<const std::string_view> keys,

@@ -16,7 +16,7 @@ struct Row {
 // kUnavailable, which says that of the whole store.
 constexpr std::array kRows = {
     Row{-101, Code::kMiss, "its segment is gone"},
-    Row{-200, Code::kBusy, "the store is full"},
+    Row{kMooncakeFull, Code::kBusy, "the store is full"},
     Row{kMooncakeInvalidParams, Code::kBadRequest, "invalid parameters"},
     Row{kMooncakeBeingWritten, Code::kMiss, "it is being written"},
     Row{kMooncakeNotFound, Code::kMiss, "it is not there"},

@@ -10,6 +10,7 @@
 
 namespace newmoon {
 
+inline constexpr std::int64_t kMooncakeFull = -200;
 inline constexpr std::int64_t kMooncakeInvalidParams = -600;
 inline constexpr std::int64_t kMooncakeBeingWritten = -703;
 inline constexpr std::int64_t kMooncakeNotFound = -704;

@@ -16,7 +16,7 @@ namespace newmoon {
 namespace {
 
 // Of one caller: one is copied while others are under way.
-constexpr std::size_t kTransfersAtOnce = 3;
+constexpr std::size_t kTransfersAtOnce = 4;
 // A lookup's first call asks little, since many lookups miss at once; then more, so that
 // calls are few: a call costs as much as a hundred keys.
 constexpr std::size_t kFirstLookupKeys = 64;
@@ -31,6 +31,16 @@ Status to_status(const char* what, const Result<std::int64_t>& code) {
 }
 
 }  // namespace
+
+bool MooncakeStore::Session::holds(std::span<const ConstFragment> payload) {
+  MutexLock lock(mutex);
+  return std::ranges::all_of(payload, [this](const ConstFragment& fragment) NM_REQUIRES(mutex) {
+    return std::ranges::any_of(registered, [&](const ByteView& memory) {
+      return fragment.data() >= memory.data() &&
+             fragment.data() + fragment.size() <= memory.data() + memory.size();
+    });
+  });
+}
 
 struct MooncakeStore::Lookup {
   Lookup(std::size_t first_block, std::size_t blocks, std::size_t shards)
@@ -184,17 +194,40 @@ Status MooncakeStore::ping() {
 
 // --- values ----------------------------------------------------------------------
 
-Positions MooncakeStore::admit(std::span<const PutItem> items,
-                               std::vector<std::uint64_t>& value_bytes,
+void MooncakeStore::register_memory(std::shared_ptr<const void> owner, ByteView memory) {
+  const MooncakeBuffer buffer{const_cast<std::uint8_t*>(memory.data()), memory.size()};
+  const auto taken = call("register_buffer", deadline(), [buffer](Session& session) {
+    return session.client->register_buffer(buffer);
+  });
+  MutexLock lock(session_->mutex);
+  // Kept even if it was not taken, since the call may go on.
+  session_->owners.push_back(std::move(owner));
+  if (taken) {
+    session_->registered.push_back(memory);
+  } else {
+    log(LogLevel::kDebug, "mooncake", "payloads will be copied: " + taken.error().message);
+  }
+}
+
+// What changes under a late call must not pass for whole, so that only what has a checksum
+// is read in place.
+ValueRoom MooncakeStore::room_of(const PutItem& item) const {
+  const std::uint64_t bytes = sizeof(ValueHeader) + item.header.payload_bytes;
+  const bool checksummed = item.checksum || (item.header.flags & ValueHeader::kChecksummed) != 0;
+  const bool in_place = checksummed && !item.payload.empty() && session_->holds(item.payload);
+  return {bytes, in_place ? sizeof(ValueHeader) : bytes};
+}
+
+Positions MooncakeStore::admit(std::span<const PutItem> items, std::vector<ValueRoom>& rooms,
                                std::vector<Status>& statuses) {
   Positions positions;
   for (std::size_t i = 0; i < items.size(); ++i) {
-    value_bytes[i] = sizeof(ValueHeader) + items[i].header.payload_bytes;
+    rooms[i] = room_of(items[i]);
     statuses[i] = check_put(items[i]);
-    if (statuses[i] && value_bytes[i] > staging_bytes_) {
+    if (statuses[i] && rooms[i].staged_bytes > staging_bytes_) {
       statuses[i] =
           fail(Code::kBadRequest,
-               "put of " + items[i].key.to_string() + ": " + std::to_string(value_bytes[i]) +
+               "put of " + items[i].key.to_string() + ": " + std::to_string(rooms[i].staged_bytes) +
                    " bytes are more than the staging memory's " + std::to_string(staging_bytes_));
     }
     if (statuses[i]) positions.push_back(i);
@@ -205,7 +238,7 @@ Positions MooncakeStore::admit(std::span<const PutItem> items,
 // A transfer of those items whose scopes take puts; nullptr: none does.
 Result<std::shared_ptr<Transfer>> MooncakeStore::stage(Positions positions,
                                                        std::span<const PutItem> items,
-                                                       std::span<const std::uint64_t> value_bytes,
+                                                       std::span<const ValueRoom> rooms,
                                                        std::vector<Status>& statuses,
                                                        Time deadline) {
   std::map<ScopeId, Status> scopes;
@@ -228,16 +261,17 @@ Result<std::shared_ptr<Transfer>> MooncakeStore::stage(Positions positions,
     return true;
   });
   if (positions.empty()) return nullptr;
-  auto region = session_->arena->take(Transfer::region_bytes(positions, value_bytes), deadline);
+  auto region = session_->arena->take(Transfer::region_bytes(positions, rooms), deadline);
   if (!region) {
     for (const std::size_t position : positions)
       statuses[position] = std::unexpected(region.error());
     return std::unexpected(region.error());
   }
-  auto transfer = std::make_shared<Transfer>(std::move(positions), value_bytes, std::move(*region));
+  auto transfer = std::make_shared<Transfer>(std::move(positions), rooms, std::move(*region));
   transfer->passes = std::move(passes);
   for (std::size_t i = 0; i < transfer->positions.size(); ++i) {
-    transfer->stage(i, items[transfer->positions[i]]);
+    const PutItem& item = items[transfer->positions[i]];
+    transfer->stage(i, item, !item.sole_writer || had_failed_put_);
   }
   return transfer;
 }
@@ -245,11 +279,12 @@ Result<std::shared_ptr<Transfer>> MooncakeStore::stage(Positions positions,
 std::vector<Status> MooncakeStore::put(std::span<const PutItem> items) {
   const Time deadline = this->deadline();
   std::vector<Status> statuses(items.size());
-  std::vector<std::uint64_t> value_bytes(items.size());
+  std::vector<ValueRoom> rooms(items.size());
   std::deque<std::pair<std::shared_ptr<Transfer>, std::shared_ptr<CallPool::Call>>> under_way;
   const auto finish_first = [&] {
     const auto& [transfer, call] = under_way.front();
     const bool done = call->wait(deadline);
+    if (!done || transfer->may_be_half_put()) had_failed_put_ = true;
     for (std::size_t i = 0; i < transfer->positions.size(); ++i) {
       const std::size_t position = transfer->positions[i];
       statuses[position] =
@@ -257,10 +292,9 @@ std::vector<Status> MooncakeStore::put(std::span<const PutItem> items) {
     }
     under_way.pop_front();
   };
-  for (Positions& positions :
-       cut_batches(admit(items, value_bytes, statuses), value_bytes, staging_bytes_)) {
+  for (Positions& positions : cut_batches(admit(items, rooms, statuses), rooms, staging_bytes_)) {
     if (under_way.size() == kTransfersAtOnce) finish_first();
-    auto staged = stage(std::move(positions), items, value_bytes, statuses, deadline);
+    auto staged = stage(std::move(positions), items, rooms, statuses, deadline);
     if (!staged || *staged == nullptr) continue;
     auto call = calls_.start([transfer = *staged, session = session_, &clock = clock_, deadline] {
       transfer->put(*session->client, clock, deadline);
@@ -274,10 +308,11 @@ std::vector<Status> MooncakeStore::put(std::span<const PutItem> items) {
 std::vector<Result<GetValue>> MooncakeStore::get(std::span<const GetItem> items) {
   const Time deadline = this->deadline();
   std::vector<Result<GetValue>> values(items.size());
-  std::vector<std::uint64_t> value_bytes(items.size());
+  std::vector<ValueRoom> rooms(items.size());
   Positions wanted;
   for (std::size_t i = 0; i < items.size(); ++i) {
-    value_bytes[i] = sizeof(ValueHeader) + total_bytes(items[i].payload);
+    const std::uint64_t bytes = sizeof(ValueHeader) + total_bytes(items[i].payload);
+    rooms[i] = {bytes, bytes};
     if (gate_->is_hidden(items[i].key.scope)) {
       values[i] = fail(Code::kMiss, "scope " + items[i].key.scope.hex() + " was purged");
     } else {
@@ -298,9 +333,9 @@ std::vector<Result<GetValue>> MooncakeStore::get(std::span<const GetItem> items)
     }
     under_way.pop_front();
   };
-  for (Positions& positions : cut_batches(wanted, value_bytes, staging_bytes_)) {
+  for (Positions& positions : cut_batches(wanted, rooms, staging_bytes_)) {
     if (under_way.size() == kTransfersAtOnce) finish_first();
-    const std::uint64_t bytes = Transfer::region_bytes(positions, value_bytes);
+    const std::uint64_t bytes = Transfer::region_bytes(positions, rooms);
     auto region = session_->arena->take(bytes, under_way.empty() ? deadline : clock_.now());
     // Whoever waits for room holds none, or all might wait for each other.
     while (!region && !under_way.empty()) {
@@ -312,8 +347,7 @@ std::vector<Result<GetValue>> MooncakeStore::get(std::span<const GetItem> items)
         values[position] = std::unexpected(region.error());
       continue;
     }
-    auto transfer =
-        std::make_shared<Transfer>(std::move(positions), value_bytes, std::move(*region));
+    auto transfer = std::make_shared<Transfer>(std::move(positions), rooms, std::move(*region));
     for (const std::size_t position : transfer->positions) transfer->keys.add(items[position].key);
     auto call = calls_.start([transfer, session = session_] { transfer->get(*session->client); });
     under_way.emplace_back(std::move(transfer), std::move(call));

@@ -64,6 +64,7 @@ class MooncakeStore final : public KvStore {
   // Leaves the store, which takes 1 to 2.3 s. What this process lent goes with its values.
   ~MooncakeStore() override;
 
+  void register_memory(std::shared_ptr<const void> owner, ByteView memory) override;
   // kBusy, besides the contract's: Mooncake said yes but nothing can be read, since somebody
   // is writing the key or has died over it; or the scope is still being purged.
   std::vector<Status> put(std::span<const PutItem> items) override;
@@ -100,9 +101,14 @@ class MooncakeStore final : public KvStore {
     Session(std::shared_ptr<MooncakeClient> client, std::shared_ptr<StagingArena> arena)
         : client(std::move(client)), arena(std::move(arena)) {}
 
+    // Whether all of a payload lies in registered memory.
+    bool holds(std::span<const ConstFragment> payload);
+
+    Mutex mutex;
+    std::vector<std::shared_ptr<const void>> owners NM_GUARDED_BY(mutex);  // outlive the client
+    std::vector<ByteView> registered NM_GUARDED_BY(mutex);
     const std::shared_ptr<MooncakeClient> client;
     const std::shared_ptr<StagingArena> arena;
-    Mutex mutex;
     RecentMap<ScopeId, std::string> descriptions NM_GUARDED_BY(mutex){4096};  // as given here
   };
   struct Lookup;
@@ -117,10 +123,11 @@ class MooncakeStore final : public KvStore {
   Result<std::int64_t> call(const char* what, Time deadline,
                             std::function<Result<std::int64_t>(Session&)> work);
 
-  Positions admit(std::span<const PutItem> items, std::vector<std::uint64_t>& value_bytes,
+  ValueRoom room_of(const PutItem& item) const;
+  Positions admit(std::span<const PutItem> items, std::vector<ValueRoom>& rooms,
                   std::vector<Status>& statuses);
   Result<std::shared_ptr<Transfer>> stage(Positions positions, std::span<const PutItem> items,
-                                          std::span<const std::uint64_t> value_bytes,
+                                          std::span<const ValueRoom> rooms,
                                           std::vector<Status>& statuses, Time deadline);
   Result<std::uint64_t> count_records(Time deadline);
   Result<Scan> scan(Time deadline);
@@ -141,6 +148,8 @@ class MooncakeStore final : public KvStore {
   std::shared_ptr<ScopeGate> gate_;
   std::shared_ptr<Session> session_;
   std::atomic<std::uint64_t> refused_late_puts_{0};
+  // From then on a sole writer's put is looked at too: the key may be half written by it.
+  std::atomic<bool> had_failed_put_ = false;
   Mutex mutex_;
   std::map<std::pair<ScopeId, std::string>, std::string> holds_ NM_GUARDED_BY(mutex_);  // keys
   CallPool purger_;

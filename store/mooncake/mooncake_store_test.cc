@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <memory>
 #include <thread>
 
 #include "store/mooncake/testing/fake_client.h"
@@ -152,6 +154,93 @@ TEST_F(MooncakeStoreTest, AnotherWriterOfTheSameKeyIsWaitedForShortly) {
   });
   EXPECT_TRUE(put_one(store(), key_of(1, 2)));
   other.join();
+}
+
+TEST_F(MooncakeStoreTest, ASoleWriterSparesTheLookUntilAPutHasFailed) {
+  const TestBlock block(100, 1);
+  PutItem item = put_item(key_of(1, 1), block);
+  item.sole_writer = true;
+  EXPECT_TRUE(store().put({&item, 1}).at(0));
+  {
+    MutexLock lock(fake_.mutex);
+    EXPECT_EQ(fake_.looks, 0);
+  }
+  fake_.set_code("put", -800);
+  EXPECT_FALSE(store().put({&item, 1}).at(0));
+  fake_.set_code("put", 0);
+  // Half written by the put that failed.
+  item = put_item(key_of(1, 2), block);
+  item.sole_writer = true;
+  {
+    MutexLock lock(fake_.mutex);
+    fake_.being_written.insert(item.key.to_string());
+  }
+  EXPECT_EQ(code_of(store().put({&item, 1}).at(0)), Code::kBusy);
+}
+
+// --- registered memory -------------------------------------------------------------
+
+class RegisteredMemoryTest : public MooncakeStoreTest {
+ protected:
+  // What the wheel was given for a put of `item`: by piece, whether it lay in memory_.
+  std::vector<bool> pieces_in_place(const PutItem& item) {
+    EXPECT_TRUE(store().put({&item, 1}).at(0));
+    MutexLock lock(fake_.mutex);
+    std::vector<bool> in_place;
+    for (const MooncakeBuffer& piece : fake_.pieces.at(item.key.to_string())) {
+      in_place.push_back(piece.data >= memory_->data() &&
+                         piece.data < memory_->data() + memory_->size());
+    }
+    return in_place;
+  }
+  PutItem item(std::uint64_t number) {
+    const Key key = key_of(1, number);
+    return {key, make_header(key, test_layout(), memory_->size()), payload_};
+  }
+
+  std::shared_ptr<Bytes> memory_ = std::make_shared<Bytes>(TestBlock(100, 1).bytes());
+  std::array<ConstFragment, 2> payload_ = {ByteView(*memory_).first(60),
+                                           ByteView(*memory_).subspan(60)};
+};
+
+TEST_F(RegisteredMemoryTest, APayloadInItIsReadWhereItIs) {
+  store().register_memory(memory_, *memory_);
+  EXPECT_THAT(pieces_in_place(item(1)), ::testing::ElementsAre(false, true, true));
+  EXPECT_TRUE(check_one(store(), key_of(1, 1)));
+  const long before = memory_.use_count();
+  store_.reset();
+  EXPECT_LT(memory_.use_count(), before);
+}
+
+TEST_F(RegisteredMemoryTest, WhatIsNotAllInItOrHasNoChecksumIsCopied) {
+  store().register_memory(memory_, ByteView(*memory_).first(99));
+  EXPECT_THAT(pieces_in_place(item(1)), ::testing::ElementsAre(false));
+  store().register_memory(memory_, *memory_);
+  PutItem unchecked = item(2);
+  unchecked.checksum = false;
+  EXPECT_THAT(pieces_in_place(unchecked), ::testing::ElementsAre(false));
+}
+
+TEST_F(RegisteredMemoryTest, ThatTheWheelDoesNotTakeIsCopiedFrom) {
+  store();
+  fake_.set_code("register_buffer", -600);
+  store().register_memory(memory_, *memory_);
+  EXPECT_THAT(pieces_in_place(item(1)), ::testing::ElementsAre(false));
+}
+
+// The slot holds another block by the time the wheel reads it.
+TEST_F(RegisteredMemoryTest, WhatChangesUnderALatePutFailsItsChecksum) {
+  impatient();
+  store().register_memory(memory_, *memory_);
+  fake_.hold();
+  const PutItem late = item(1);
+  EXPECT_EQ(code_of(store().put({&late, 1}).at(0)), Code::kDeadline);
+  fake_.await_waiting(1);
+  memory_->front() ^= 1;
+  fake_.let_go();
+  store_.reset();  // the call has ended
+  options_.timeout = std::chrono::seconds(10);
+  EXPECT_EQ(code_of(check_one(store(), key_of(1, 1))), Code::kCorrupt);
 }
 
 // --- deadlines ---------------------------------------------------------------------

@@ -1,6 +1,6 @@
-// A batch of values on its way to or from Mooncake, through staging memory. It belongs to
-// the call that moves it, which may outlast the caller's patience: nothing in it is the
-// caller's.
+// A batch of values on its way to or from Mooncake, through staging memory; a put's payload
+// may also lie where Mooncake can read it (KvStore::register_memory). It belongs to the call
+// that moves it, which may outlast the caller's patience: nothing else in it is the caller's.
 #pragma once
 
 #include <cstdint>
@@ -21,30 +21,36 @@ namespace newmoon {
 // Indices into a batch of items.
 using Positions = std::vector<std::size_t>;
 
-// Cuts the items at `positions`, whose values have `value_bytes`, into batches that are
-// moved at once: large enough for a call to be cheap, small enough for one to be copied
-// while another is under way, and for several to fit the staging memory.
-std::vector<Positions> cut_batches(const Positions& positions,
-                                   std::span<const std::uint64_t> value_bytes,
+// What an item takes: all of it, and what of it goes through staging memory.
+struct ValueRoom {
+  std::uint64_t value_bytes = 0;
+  std::uint64_t staged_bytes = 0;  // of a payload that is read in place: the header
+};
+
+// Cuts the items at `positions` into batches that are moved at once: large enough for a
+// call to be cheap, small enough for one to be copied or checked while others are under
+// way, and for several to fit the staging memory.
+std::vector<Positions> cut_batches(const Positions& positions, std::span<const ValueRoom> rooms,
                                    std::uint64_t staging_bytes);
 
 struct Transfer {
-  // Room for the values of the items at `positions` in `region`, one after the other.
-  Transfer(Positions positions, std::span<const std::uint64_t> value_bytes,
+  // Room for the items at `positions` in `region`, one after the other.
+  Transfer(Positions positions, std::span<const ValueRoom> rooms,
            std::unique_ptr<StagingArena::Region> region);
   // Bytes of a region for them.
-  static std::uint64_t region_bytes(const Positions& positions,
-                                    std::span<const std::uint64_t> value_bytes);
+  static std::uint64_t region_bytes(const Positions& positions, std::span<const ValueRoom> rooms);
 
-  // Copies an item's header and payload to its place, and names its key. In order.
-  void stage(std::size_t index, const PutItem& item);
+  // Puts an item's header to its place, and its payload unless it is read where it is, and
+  // names its key. In order. `look`: put() is to look whether it can be read.
+  void stage(std::size_t index, const PutItem& item, bool look);
 
-  // On a worker: the calls. put() also looks whether what was put can be read: Mooncake
-  // answers success for a key that somebody else is writing, or has left half written.
+  // On a worker: the calls. Why put() looks: Mooncake answers success for a key that
+  // somebody else is writing, or has left half written.
   void put(MooncakeClient& client, Clock& clock, Time deadline);
   void get(MooncakeClient& client);
 
   // After put(): of an item. After get(): copies to the caller's fragments.
+  bool may_be_half_put() const;
   Status put_status(std::size_t index, const Key& key) const;
   Result<GetValue> take(std::size_t index, const GetItem& item) const;
 
@@ -56,7 +62,9 @@ struct Transfer {
   void confirm(MooncakeClient& client, Clock& clock, Time deadline);
 
   std::unique_ptr<StagingArena::Region> region_;
-  std::vector<MooncakeBuffer> buffers_;
+  std::vector<MooncakeBuffer> staged_;  // by item
+  std::vector<MooncakeValue> values_;   // of a put
+  std::vector<bool> looks_;             // of a put
   std::vector<std::int64_t> codes_;
   Status status_;  // of the call as a whole
 };

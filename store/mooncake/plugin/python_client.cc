@@ -14,22 +14,30 @@ namespace {
 using python::Gil;
 using python::Object;
 
+// Two lists of Python's alike in shape: of addresses and of sizes.
 struct BufferLists {
   Object addresses;
   Object sizes;
   explicit operator bool() const { return addresses && sizes; }
 };
 
-BufferLists make_lists(std::span<const MooncakeBuffer> buffers) {
-  const auto count = static_cast<Py_ssize_t>(buffers.size());
+BufferLists make_lists(const MooncakeBuffer& buffer) {
+  return {python::make_int(reinterpret_cast<std::uintptr_t>(buffer.data)),
+          python::make_int(buffer.bytes)};
+}
+
+// A list of what each of `parts` is; empty if an exception was raised.
+template <class Parts>
+BufferLists make_lists(const Parts& parts) {
+  const auto count = static_cast<Py_ssize_t>(parts.size());
   BufferLists lists{Object(PyList_New(count)), Object(PyList_New(count))};
   if (!lists) return {};
-  for (Py_ssize_t i = 0; i < count; ++i) {
-    Object address = python::make_int(reinterpret_cast<std::uintptr_t>(buffers[i].data));
-    Object size = python::make_int(buffers[i].bytes);
-    if (!address || !size) return {};
-    PyList_SET_ITEM(lists.addresses.get(), i, address.release());
-    PyList_SET_ITEM(lists.sizes.get(), i, size.release());
+  Py_ssize_t i = 0;
+  for (const auto& part : parts) {
+    BufferLists made = make_lists(part);
+    if (!made) return {};
+    PyList_SET_ITEM(lists.addresses.get(), i, made.addresses.release());
+    PyList_SET_ITEM(lists.sizes.get(), i++, made.sizes.release());
   }
   return lists;
 }
@@ -56,15 +64,15 @@ Status to_codes(const char* what, const Object& answer, std::span<std::int64_t> 
 
 // The bound methods of one MooncakeDistributedStore.
 struct Methods {
-  Object setup, register_buffer, batch_put_from, batch_get_into, batch_is_exist, get_size,
-      upsert_from, batch_remove, remove_by_regex, remove_all, health_check, close;
+  Object setup, register_buffer, batch_put_from_multi_buffers, batch_get_into, batch_is_exist,
+      get_size, upsert_from, batch_remove, remove_by_regex, remove_all, health_check, close;
 
   static Result<Methods> of(const Object& store) {
     Methods methods;
     const std::pair<Object*, const char*> names[] = {
         {&methods.setup, "setup"},
         {&methods.register_buffer, "register_buffer"},
-        {&methods.batch_put_from, "batch_put_from"},
+        {&methods.batch_put_from_multi_buffers, "batch_put_from_multi_buffers"},
         {&methods.batch_get_into, "batch_get_into"},
         {&methods.batch_is_exist, "batch_is_exist"},
         {&methods.get_size, "get_size"},
@@ -119,9 +127,9 @@ class PythonClient final : public MooncakeClient {
   }
 
   Status batch_put_from(std::span<const std::string_view> keys,
-                        std::span<const MooncakeBuffer> values,
+                        std::span<const MooncakeValue> values,
                         std::span<std::int64_t> codes) override {
-    return transfer("batch_put_from", methods_.batch_put_from, keys, values, codes);
+    return transfer("batch_put_from", methods_.batch_put_from_multi_buffers, keys, values, codes);
   }
 
   Status batch_get_into(std::span<const std::string_view> keys,
@@ -180,9 +188,10 @@ class PythonClient final : public MooncakeClient {
   }
 
  private:
+  template <class Values>
   static Status transfer(const char* what, const Object& method,
-                         std::span<const std::string_view> keys,
-                         std::span<const MooncakeBuffer> values, std::span<std::int64_t> codes) {
+                         std::span<const std::string_view> keys, const Values& values,
+                         std::span<std::int64_t> codes) {
     const Gil gil;
     const Object list = python::make_list(keys);
     const BufferLists buffers = make_lists(values);

@@ -19,11 +19,13 @@ struct FakeMooncake {
   std::condition_variable_any changed;
   std::map<std::string, std::string, std::less<>> values NM_GUARDED_BY(mutex);
   std::set<std::string, std::less<>> being_written NM_GUARDED_BY(mutex);
+  std::map<std::string, MooncakeValue, std::less<>> pieces NM_GUARDED_BY(mutex);  // as put
   // The code that every item of a batch, or a call, answers; 0: what is true.
   std::map<std::string, std::int64_t> codes NM_GUARDED_BY(mutex);
   std::string raises NM_GUARDED_BY(mutex);  // an exception's text; "": none
   bool held NM_GUARDED_BY(mutex) = false;   // calls wait before they do anything
   int waiting NM_GUARDED_BY(mutex) = 0;
+  int looks NM_GUARDED_BY(mutex) = 0;   // calls of batch_is_exist
   int passes NM_GUARDED_BY(mutex) = 0;  // of remove_by_regex
   bool closed NM_GUARDED_BY(mutex) = false;
 
@@ -58,12 +60,16 @@ class FakeMooncakeClient final : public MooncakeClient {
   Result<std::int64_t> register_buffer(MooncakeBuffer) override { return one("register_buffer"); }
 
   Status batch_put_from(std::span<const std::string_view> keys,
-                        std::span<const MooncakeBuffer> values,
+                        std::span<const MooncakeValue> values,
                         std::span<std::int64_t> codes) override {
     return each("put", keys, codes, [&](std::size_t i) NM_REQUIRES(fake_.mutex) {
       if (fake_.being_written.contains(keys[i])) return std::int64_t{0};
-      fake_.values.try_emplace(std::string(keys[i]), static_cast<const char*>(values[i].data),
-                               values[i].bytes);
+      fake_.pieces.emplace(keys[i], values[i]);
+      std::string value;
+      for (const MooncakeBuffer& piece : values[i]) {
+        value.append(static_cast<const char*>(piece.data), piece.bytes);
+      }
+      fake_.values.try_emplace(std::string(keys[i]), std::move(value));
       return std::int64_t{0};
     });
   }
@@ -80,6 +86,10 @@ class FakeMooncakeClient final : public MooncakeClient {
   }
   Status batch_is_exist(std::span<const std::string_view> keys,
                         std::span<std::int64_t> codes) override {
+    {
+      MutexLock lock(fake_.mutex);
+      ++fake_.looks;
+    }
     return each("exist", keys, codes, [&](std::size_t i) NM_REQUIRES(fake_.mutex) {
       return std::int64_t{fake_.values.contains(keys[i])};
     });
