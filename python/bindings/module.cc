@@ -1,6 +1,7 @@
 #include "python/bindings/bind.h"
 
 PYBIND11_MODULE(_core, module) {
+  newmoon::bind_exit();
   newmoon::bind_errors(module);
   newmoon::bind_hash(module);
   newmoon::bind_store(module);
