@@ -26,6 +26,7 @@ void bind_hash(py::module_& module);
 void bind_store(py::module_& module);
 void bind_fence(py::module_& module);
 void bind_connector(py::module_& module);
+void bind_lookup_client(py::module_& module);
 
 // Raises newmoon.Error. Needs the GIL.
 [[noreturn]] void raise(const Error& error);

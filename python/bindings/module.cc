@@ -7,4 +7,5 @@ PYBIND11_MODULE(_core, module) {
   newmoon::bind_store(module);
   newmoon::bind_fence(module);
   newmoon::bind_connector(module);
+  newmoon::bind_lookup_client(module);
 }

@@ -293,6 +293,31 @@ TEST_F(Roles, WhatAnotherConnectorLoadedIsNotSaved) {
   EXPECT_THAT(store_.values, IsEmpty());
 }
 
+// The same for a load that the request waits for, after which it is given its blocks again.
+TEST_F(Roles, WhatAnotherConnectorLoadedInTheBackgroundIsNotSaved) {
+  preload("writer", 1);
+  store_.values.clear();
+  match("a", 3);
+  allocate("a", {1, 6, 7});
+  allocate("a", {1, 6, 7}, kBlock);
+  step("a", {1, 6, 7}, kBlock, 2);
+  run_all();
+  EXPECT_THAT(store_.values, IsEmpty());
+}
+
+TEST_F(Roles, WhatStandsBehindAnOwnLoadIsSaved) {
+  preload("writer", 1);
+  EXPECT_EQ(match("a", 3), kBlock);
+  allocate("a", {5, 6, 7}, 0, kBlock);
+  execute(build());
+  run_all();
+  collect();
+  allocate("a", {5, 6, 7}, kBlock);
+  step("a", {5, 6, 7}, kBlock, 2);
+  run_all();
+  EXPECT_EQ(store_.values.size(), 3 * kRanks);
+}
+
 // Rule ONE-LOAD: the ranks say the load was good, and it is of other weights all the same.
 TEST_F(Roles, ALoadThatAFenceOvertakesIsCancelled) {
   preload("writer", 2);

@@ -108,6 +108,7 @@ class SchedulerRole {
   void after_fence(const std::optional<Scope>& left);
   std::optional<ExternalMatch> ask(const RequestId& request_id, const Tracked& request,
                                    std::uint32_t num_tokens, std::uint32_t num_computed_tokens);
+  void note_foreign(Tracked& request, std::size_t begin, std::size_t end);
   void note_computed(Tracked& request, std::uint32_t num_computed_tokens,
                      std::uint32_t num_scheduled_tokens);
   void note_loaded(Tracked& request, const FinishedLoad& load);

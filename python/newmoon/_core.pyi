@@ -158,3 +158,28 @@ class Fence:
 
     def note_scheduled(self) -> None:
         """Something runs under the current scope: the next reset() is no repetition."""
+
+class LookupReset(TypedDict):
+    success: bool
+    fenced: bool
+    error: str
+
+class LookupKeyClient:
+    """Asks the lookup server of vLLM's own MooncakeStoreConnector, whose rank 0 has one. One
+    thread.
+
+    That server knows neither scopes nor epochs: what it finds may be of any weights.
+    """
+
+    def __init__(
+        self, endpoint: str, *, dialect: Literal["vllm", "seed"] = "vllm", timeout_s: float = 1.0
+    ) -> None:
+        """`endpoint`: ipc://PATH. `dialect`: "vllm" is 0.32's. Each call ends within
+        `timeout_s`. Raises Error: "bad_request"."""
+
+    def lookup(self, num_tokens: int, block_hashes: Sequence[bytes]) -> int:
+        """Length of the hit in tokens. Raises Error: "deadline"."""
+
+    def reset(self) -> LookupReset:
+        """Has it remove everything from its store, whoever put it there. `fenced` is False:
+        what it computes meanwhile may come back."""
