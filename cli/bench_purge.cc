@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <memory>
-#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -11,8 +10,8 @@
 #include "cli/bench_fill.h"
 #include "cli/scope_report.h"
 #include "cli/statistics.h"
+#include "cli/store_address.h"
 #include "store/make_store.h"
-#include "store/mooncake/master_process.h"
 
 namespace newmoon {
 namespace {
@@ -112,17 +111,12 @@ class Bench {
 Result<PurgeBenchRow> bench_purge(const std::string& store, std::uint64_t keys) {
   SystemClock clock;
   ThreadExecutor executor("nm-store");
-  std::optional<MooncakeMaster> master;
-  if (store == "mooncake") {
-    Result<MooncakeMaster> started = MooncakeMaster::start(clock);
-    if (!started) return std::unexpected(started.error());
-    master.emplace(std::move(*started));
-  }
-  const std::string url = master ? master->url() : store;
+  const Result<StoreAddress> found = find_store(store, "", clock);
+  if (!found) return std::unexpected(found.error());
   // Of two clients the second lends no memory.
-  const auto purges = open_shared_store(url, kTimeout, clock, executor);
+  const auto purges = open_shared_store(found->url, kTimeout, clock, executor);
   if (!purges) return std::unexpected(purges.error());
-  const auto lookups = make_store(url, {.timeout = kTimeout}, clock, executor);
+  const auto lookups = make_store(found->url, {.timeout = kTimeout}, clock, executor);
   if (!lookups) return std::unexpected(lookups.error());
   return Bench(**lookups, **purges, clock, keys).run();
 }

@@ -37,7 +37,8 @@ void run_purges(MooncakeClient& client, ScopeGate& gate) {
       continue;
     }
     const Error error = removed ? mooncake_error("purge", *removed) : removed.error();
-    log(LogLevel::kWarning, "mooncake",
+    // A master that stays away is not news with every try.
+    log(pause == kRetryPause ? LogLevel::kWarning : LogLevel::kDebug, "mooncake",
         error.message + "; scope " + work[0].scope.hex() + " stays hidden and is tried again");
     gate.put_off(work, pause);
     pause = std::min(pause * 2, kRetryPauseMax);
