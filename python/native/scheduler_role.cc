@@ -80,6 +80,7 @@ bool SchedulerRole::update_state_after_alloc(const RequestId& request_id,
   const std::optional<std::uint64_t> load = scheduler_.update_state_after_alloc(
       request_id, request.blocks, request.hashes, whole, num_external_tokens);
   request.known_end = request.load_begin = request.load_end = full;
+  request.load = load;
   if (load) {
     ++outstanding_loads_;
     request.load_end += num_external_tokens / block_size_;
@@ -157,7 +158,9 @@ SchedulerRole::Output SchedulerRole::update_connector_output(
   for (const FinishedLoad& load : ended.loads) {
     --outstanding_loads_;
     const auto request = requests_.find(load.request_id);
-    if (request == requests_.end()) continue;
+    // Else of an earlier request of that id.
+    if (request == requests_.end() || request->second.load != load.load_id) continue;
+    request->second.load.reset();
     if (load.cancelled) {
       output.cancelled.push_back(load.request_id);
     } else {

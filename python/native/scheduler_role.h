@@ -96,6 +96,7 @@ class SchedulerRole {
     std::vector<BlockId> blocks;
     Epoch history = BlockBirths::kNoHistory;  // oldest birth of what it attends to
     std::size_t known_end = 0;                // blocks found, loaded by us, or computed
+    std::optional<std::uint64_t> load;        // id of the load under way
     std::size_t load_begin = 0;               // blocks that are being loaded
     std::size_t load_end = 0;
   };

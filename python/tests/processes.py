@@ -49,3 +49,15 @@ def end(process: subprocess.Popen) -> None:
 
 def python(script: str, *arguments: str | pathlib.Path) -> tuple[str | pathlib.Path, ...]:
     return (sys.executable, "-c", script, *arguments)
+
+
+def session_members(session: int) -> list[int]:
+    """Processes of the session that are not merely waiting to be reaped."""
+    members = []
+    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            # Behind the name: state, parent, group, session.
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[3]) == session and fields[0] != "Z":
+                members.append(int(stat.parent.name))
+    return members
