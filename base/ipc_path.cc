@@ -8,8 +8,12 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <string_view>
+#include <system_error>
+#include <vector>
 
 namespace newmoon {
 namespace {
@@ -149,6 +153,22 @@ IpcPathLock::~IpcPathLock() {
   if (!fd_) return;
   (void)remove_stale_socket(path_);  // a destructor has nobody to tell
   unlink(lock_path(path_).c_str());
+}
+
+void sweep_dead_servers(const std::string& directory) {
+  namespace fs = std::filesystem;
+  constexpr std::string_view kSuffix = ".sock.lock";
+  const auto youngest = fs::file_time_type::clock::now() - std::chrono::seconds(2);
+  std::error_code error;
+  std::vector<std::string> sockets;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory, error)) {
+    const std::string path = entry.path().string();
+    const auto written = entry.last_write_time(error);
+    if (error || !path.ends_with(kSuffix) || written > youngest) continue;
+    sockets.push_back(path.substr(0, path.size() - std::string_view(".lock").size()));
+  }
+  // Whoever gets the lock of a dead server leaves nothing behind.
+  for (const std::string& socket : sockets) (void)IpcPathLock::acquire(socket);
 }
 
 }  // namespace newmoon

@@ -54,4 +54,9 @@ class IpcPathLock {
   UniqueFd fd_;
 };
 
+// Removes what killed servers left in the directory: each NAME.sock whose lock nobody
+// holds, with the lock. Files of the last two seconds stay: their server may be about to
+// lock them. What cannot be removed stays too.
+void sweep_dead_servers(const std::string& directory);
+
 }  // namespace newmoon

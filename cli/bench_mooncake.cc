@@ -196,14 +196,10 @@ Result<double> time_us(Clock& clock, const Work& work) {
 
 Result<std::unique_ptr<MooncakeBench>> MooncakeBench::open(const std::string& url) {
   std::unique_ptr<MooncakeBench> bench(new MooncakeBench());
-  std::string address = url;
-  if (url == "mooncake") {
-    Result<MooncakeMaster> master = MooncakeMaster::start(bench->clock_);
-    if (!master) return std::unexpected(master.error());
-    bench->master_ = std::make_unique<MooncakeMaster>(std::move(*master));
-    address = bench->master_->url();
-  }
-  Result<MooncakeConfig> config = load_mooncake_config(address);
+  Result<StoreAddress> found = find_store(url, "", bench->clock_);
+  if (!found) return std::unexpected(found.error());
+  bench->address_ = std::move(*found);
+  Result<MooncakeConfig> config = load_mooncake_config(bench->address_.url);
   if (!config) return std::unexpected(config.error());
   config->global_segment_bytes = kLentBytes;
   config->local_buffer_bytes = kBufferBytes;

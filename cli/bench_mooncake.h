@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "cli/bench_lookup.h"
-#include "store/mooncake/master_process.h"
+#include "cli/store_address.h"
 #include "store/mooncake/mooncake_store.h"
 
 namespace newmoon {
@@ -65,7 +65,7 @@ class MooncakeBench {
   Result<double> time_remove_all(std::uint64_t keys);
 
   SystemClock clock_;
-  std::unique_ptr<MooncakeMaster> master_;
+  StoreAddress address_;
   std::unique_ptr<MooncakeStore> store_;
   MooncakeClient* client_ = nullptr;  // store_'s
 };

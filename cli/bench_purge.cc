@@ -1,8 +1,8 @@
 #include "cli/bench_purge.h"
 
+#include <array>
 #include <atomic>
 #include <memory>
-#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -11,8 +11,8 @@
 #include "cli/bench_fill.h"
 #include "cli/scope_report.h"
 #include "cli/statistics.h"
+#include "cli/store_address.h"
 #include "store/make_store.h"
-#include "store/mooncake/master_process.h"
 
 namespace newmoon {
 namespace {
@@ -21,20 +21,20 @@ constexpr int kRounds = 3;
 constexpr int kIdleLookups = 1000;  // a round
 constexpr std::size_t kLookupBlocks = 64;
 constexpr Duration kTimeout = std::chrono::seconds(30);
-constexpr Duration kPollInterval = std::chrono::milliseconds(2);
+constexpr Duration kPollInterval = std::chrono::milliseconds(20);
 
 // Scopes that no engine and no other run of the bench has.
 ScopeId random_scope(Random& random) { return ScopeId{draw_incarnation(random).bytes}; }
 
 class Bench {
  public:
-  Bench(KvStore& lookups, KvStore& purges, Clock& clock, std::uint64_t keys)
+  Bench(std::array<KvStore*, 2> lookups, KvStore& purges, Clock& clock, std::uint64_t keys)
       : lookups_(lookups), purges_(purges), clock_(clock), keys_(keys) {
     for (std::size_t i = 0; i < kLookupBlocks; ++i) asked_.push_back(numbered_hash(i));
   }
 
   Result<PurgeBenchRow> run() {
-    Status done = fill_scope(lookups_, live_, kLookupBlocks);
+    Status done = fill_scope(*lookups_[0], live_, kLookupBlocks);
     for (int round = 0; done && round < kRounds; ++round) done = run_round();
     const Status left = purges_.purge_scope(live_, true);
     if (!done) return std::unexpected(done.error());
@@ -47,6 +47,8 @@ class Bench {
                       .purge_ms = median(purge_ms_),
                       .samples_idle = static_cast<int>(idle_us_.size()),
                       .samples_during = static_cast<int>(during_us_.size())};
+    row.lookup_max_idle_us = percentile(idle_us_, 1);
+    row.lookup_max_during_us = percentile(during_us_, 1);
     row.lookup_p99_ratio = row.lookup_p99_during_us / row.lookup_p99_idle_us;
     return row;
   }
@@ -54,7 +56,7 @@ class Bench {
  private:
   Status run_round() {
     const ScopeId scope = random_scope(random_);
-    if (Status filled = fill_scope(lookups_, scope, keys_); !filled) return filled;
+    if (Status filled = fill_scope(*lookups_[0], scope, keys_); !filled) return filled;
     for (int i = 0; i < kIdleLookups; ++i) {
       if (Status looked = time_lookup(idle_us_); !looked) return looked;
     }
@@ -75,7 +77,8 @@ class Bench {
   Status time_lookup(std::vector<double>& samples) {
     const Shard shard;
     const Time start = clock_.now();
-    const Result<std::size_t> hits = lookups_.hit_prefix(live_, {&shard, 1}, asked_);
+    const Result<std::size_t> hits =
+        lookups_[turn_++ % lookups_.size()]->hit_prefix(live_, {&shard, 1}, asked_);
     samples.push_back(to_us(clock_.now() - start));
     if (!hits) return std::unexpected(hits.error());
     if (*hits != kLookupBlocks) return fail(Code::kInternal, "a lookup missed");
@@ -95,7 +98,8 @@ class Bench {
     return {};
   }
 
-  KvStore& lookups_;
+  const std::array<KvStore*, 2> lookups_;
+  std::size_t turn_ = 0;
   KvStore& purges_;
   Clock& clock_;
   const std::uint64_t keys_;
@@ -112,19 +116,16 @@ class Bench {
 Result<PurgeBenchRow> bench_purge(const std::string& store, std::uint64_t keys) {
   SystemClock clock;
   ThreadExecutor executor("nm-store");
-  std::optional<MooncakeMaster> master;
-  if (store == "mooncake") {
-    Result<MooncakeMaster> started = MooncakeMaster::start(clock);
-    if (!started) return std::unexpected(started.error());
-    master.emplace(std::move(*started));
-  }
-  const std::string url = master ? master->url() : store;
-  // Of two clients the second lends no memory.
-  const auto purges = open_shared_store(url, kTimeout, clock, executor);
+  const Result<StoreAddress> found = find_store(store, "", clock);
+  if (!found) return std::unexpected(found.error());
+  // Only one of the clients lends memory.
+  const auto purges = open_shared_store(found->url, kTimeout, clock, executor);
   if (!purges) return std::unexpected(purges.error());
-  const auto lookups = make_store(url, {.timeout = kTimeout}, clock, executor);
+  const auto lookups = make_store(found->url, {.timeout = kTimeout}, clock, executor);
   if (!lookups) return std::unexpected(lookups.error());
-  return Bench(**lookups, **purges, clock, keys).run();
+  const auto others = open_shared_store(found->url, kTimeout, clock, executor);
+  if (!others) return std::unexpected(others.error());
+  return Bench({lookups->get(), others->get()}, **purges, clock, keys).run();
 }
 
 }  // namespace newmoon

@@ -15,6 +15,8 @@ struct PurgeBenchRow {
   double lookup_p50_during_us = 0;
   double lookup_p99_during_us = 0;
   double lookup_p99_ratio = 0;
+  double lookup_max_idle_us = 0;
+  double lookup_max_during_us = 0;
   double purge_ms = 0;  // until the store has given everything back; median
   int samples_idle = 0;
   int samples_during = 0;
@@ -22,7 +24,7 @@ struct PurgeBenchRow {
 
 // On `store`, "mooncake" (with a master of its own) or a URL that other processes may share,
 // which is left without what the bench put into it. The purge is another client's, as an operator's
-// is.
+// is; the lookups are of two clients in turn, which a server may have on different threads.
 Result<PurgeBenchRow> bench_purge(const std::string& store, std::uint64_t keys);
 
 }  // namespace newmoon

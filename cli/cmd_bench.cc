@@ -97,6 +97,8 @@ Result<BenchResult> run_purge(const BenchOptions& options) {
                          {"lookup_p50_during_us", row->lookup_p50_during_us},
                          {"lookup_p99_during_us", row->lookup_p99_during_us},
                          {"lookup_p99_ratio", row->lookup_p99_ratio},
+                         {"lookup_max_idle_us", row->lookup_max_idle_us},
+                         {"lookup_max_during_us", row->lookup_max_during_us},
                          {"purge_ms", row->purge_ms},
                          {"samples_idle", row->samples_idle},
                          {"samples_during", row->samples_during}});

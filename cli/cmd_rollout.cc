@@ -12,6 +12,19 @@
 namespace newmoon {
 namespace {
 
+constexpr const char* kColumns =
+    "Columns of the table, a row a cycle:\n"
+    "  weights, pause     what it ran on, and how the requests in flight were paused for it\n"
+    "  prompt             tokens of the prompts, of which\n"
+    "  local, external      were found in the engine's own cache, and in the store,\n"
+    "  computed             and were computed\n"
+    "  first-use          external tokens of each engine's first request with these weights,\n"
+    "  second               and of the second engine's alone: what the first one had stored\n"
+    "  two-ids            requests answered with the weights before while an engine already\n"
+    "                       ran on these (--update rolling)\n"
+    "  pause, update, reset  milliseconds, of the slowest engine\n"
+    "  tok/s              output tokens a second, the update included";
+
 int report_error(const Error& error) {
   std::fprintf(stderr, "newmoon rollout: %s\n", error.message.c_str());
   return 2;
@@ -43,6 +56,7 @@ void add_rollout_command(CLI::App& app, int& exit_code) {
   options->files = default_model_files();
   CLI::App* command = app.add_subcommand(
       "rollout", "Engines that share a store answer problems while their weights change");
+  command->footer(kColumns);
   command->option_defaults()->always_capture_default();
   command->add_option("--model", options->files.base, "GGUF of the base weights");
   command->add_option("--other-model", options->files.other, "GGUF of the other weights");

@@ -46,6 +46,7 @@ int main(int argc, char** argv) {
   open_standard_streams();
   keep_message_buffers();
   CLI::App app{"Newmoon: an external KV cache that never serves KV of old weights"};
+  app.set_version_flag("--version", "newmoon " NEWMOON_VERSION);
   app.require_subcommand(1);
   std::string log_level = "warning";
   app.add_option("--log-level", log_level, "debug, info, warning or error")

@@ -11,21 +11,14 @@ constexpr Duration kStartTimeout = std::chrono::seconds(60);
 
 }  // namespace
 
-Status Fleet::start_store(const RolloutOptions& options) {
-  if (options.store == "memory") return start_store_server(options);
-  if (options.store == "mooncake") return start_mooncake(options);
-  store_url_ = options.store;
-  return {};
-}
-
 Status Fleet::start_store_server(const RolloutOptions& options) {
   Result<TempFolder> folder = TempFolder::create();
   if (!folder) return std::unexpected(folder.error());
   folder_.emplace(std::move(*folder));
-  store_url_ = "ipc://" + folder_->path() + "/store.sock";
+  store_.url = "ipc://" + folder_->path() + "/store.sock";
   Result<ChildProcess> server =
       ChildProcess::start("store server",
-                          {own_program_path(), "store-server", "--endpoint", store_url_,
+                          {own_program_path(), "store-server", "--endpoint", store_.url,
                            "--store-bytes", std::to_string(options.store_bytes), "--json-lines"},
                           options.stop_fd);
   if (!server) return std::unexpected(server.error());
@@ -34,22 +27,22 @@ Status Fleet::start_store_server(const RolloutOptions& options) {
   return ready ? Status{} : std::unexpected(ready.error());
 }
 
-// The engines lend the memory, an equal share each.
-Status Fleet::start_mooncake(const RolloutOptions& options) {
-  clock_ = std::make_unique<SystemClock>();
-  Result<MooncakeMaster> master = MooncakeMaster::start(*clock_);
-  if (!master) return std::unexpected(master.error());
-  master_ = std::make_unique<MooncakeMaster>(std::move(*master));
+Status Fleet::start_store(const RolloutOptions& options) {
+  if (options.store == "memory") return start_store_server(options);
+  // Of a Mooncake store the engines lend the memory, an equal share each.
   const std::uint64_t share = options.store_bytes / static_cast<std::uint64_t>(options.engines);
-  store_url_ = master_->url() + "&global_segment_size=" + std::to_string(share);
+  Result<StoreAddress> found =
+      find_store(options.store, "&global_segment_size=" + std::to_string(share), *clock_);
+  if (!found) return std::unexpected(found.error());
+  store_ = std::move(*found);
   return {};
 }
 
 // The engines would go on with misses, which is no rollout that this run is asked for.
 Status Fleet::depend_on_store(ChildProcess& engine) const {
   if (store_server_) return engine.depend_on(store_server_->pid(), "the store server of this run");
-  if (master_) return engine.depend_on(master_->pid(), "the mooncake_master of this run");
-  return {};
+  if (!store_.master) return {};
+  return engine.depend_on(store_.master->pid(), "the mooncake_master of this run");
 }
 
 Result<Fleet> Fleet::start(const RolloutOptions& options) {
@@ -60,7 +53,7 @@ Result<Fleet> Fleet::start(const RolloutOptions& options) {
   for (int i = 0; i < options.engines; ++i) {
     const std::string name = "engine" + std::to_string(i);
     Result<ChildProcess> child = ChildProcess::start(
-        name, engine_process_argv(options, name, fleet.store_url_, weights_of_cycle(0)),
+        name, engine_process_argv(options, name, fleet.store_.url, weights_of_cycle(0)),
         options.stop_fd);
     if (!child) return std::unexpected(child.error());
     if (const Status watched = fleet.depend_on_store(*child); !watched) {
@@ -79,7 +72,7 @@ Result<Fleet> Fleet::start(const RolloutOptions& options) {
 Fleet::~Fleet() {
   engines_.clear();
   store_server_.reset();
-  master_.reset();
+  store_.master.reset();
 }
 
 Status Fleet::send_all(const Json& request) {

@@ -12,7 +12,7 @@
 #include "base/temp_folder.h"
 #include "cli/child_process.h"
 #include "cli/rollout.h"
-#include "store/mooncake/master_process.h"
+#include "cli/store_address.h"
 
 namespace newmoon {
 
@@ -38,15 +38,13 @@ class Fleet {
   Fleet() = default;
   Status start_store(const RolloutOptions& options);
   Status start_store_server(const RolloutOptions& options);
-  Status start_mooncake(const RolloutOptions& options);
   // So that a call to the engine ends when a store of our own does.
   Status depend_on_store(ChildProcess& engine) const;
 
-  std::string store_url_;
+  std::unique_ptr<SystemClock> clock_ = std::make_unique<SystemClock>();  // of a master
+  StoreAddress store_;
   std::optional<TempFolder> folder_;  // of the store server's socket
   std::unique_ptr<ChildProcess> store_server_;
-  std::unique_ptr<SystemClock> clock_;  // of the master
-  std::unique_ptr<MooncakeMaster> master_;
   std::vector<ChildProcess> engines_;
 };
 

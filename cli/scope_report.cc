@@ -27,10 +27,30 @@ std::string holders_text(const ScopeUsage& usage) {
 
 // What another process wrote must not move the cursor, nor end a line.
 std::string printable(std::string text) {
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = '?';
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    // The second half of the control characters, in UTF-8.
+    const bool high = c >= 0x80 && c < 0xa0 && i > 0 && text[i - 1] == '\xc2';
+    if (high) text[i - 1] = '?';
+    if (c < ' ' || c == 0x7f || high) text[i] = '?';
   }
   return text;
+}
+
+void add_line(std::string& text, std::string_view name, const std::string& value) {
+  text += "    " + std::string(name) + std::string(13 - name.size(), ' ') + printable(value) + "\n";
+}
+
+void add_description(std::string& text, const ScopeUsage& usage) {
+  const std::optional<Scope> scope = described_scope(usage);
+  if (!scope) {
+    add_line(text, "description", usage.description.empty() ? "(none)" : usage.description);
+    return;
+  }
+  add_line(text, "namespace", scope->name_space);
+  add_line(text, "model", scope->model);
+  add_line(text, "weights", to_string(scope->weights));
+  add_line(text, "layout", scope->layout);
 }
 
 Json usage_json(const ScopeUsage& usage) {
@@ -50,23 +70,24 @@ Json usage_json(const ScopeUsage& usage) {
 
 }  // namespace
 
-void print_scopes(std::span<const ScopeUsage> scopes) {
-  if (scopes.empty()) {
-    std::printf("no scopes\n");
-    return;
-  }
-  std::printf("%-32s %10s %15s  %-5s %s\n", "scope", "blocks", "bytes", "users", "description");
+std::string scopes_text(std::span<const ScopeUsage> scopes) {
+  if (scopes.empty()) return "no scopes\n";
+  char line[128];
+  std::snprintf(line, sizeof line, "%-32s %10s %15s %6s\n", "scope", "blocks", "bytes", "users");
+  std::string text = line;
   for (const ScopeUsage& usage : scopes) {
-    const std::string description =
-        usage.description.empty() ? "(not described)" : printable(usage.description);
-    std::printf("%-32s %10llu %15llu  %-5zu %s\n", usage.scope.hex().c_str(),
-                static_cast<unsigned long long>(usage.blocks),
-                static_cast<unsigned long long>(usage.bytes), usage.holders.size(),
-                description.c_str());
-    if (!usage.holders.empty()) {
-      std::printf("%-32s in use by %s\n", "", printable(holders_text(usage)).c_str());
-    }
+    std::snprintf(line, sizeof line, "%-32s %10llu %15llu %6zu\n", usage.scope.hex().c_str(),
+                  static_cast<unsigned long long>(usage.blocks),
+                  static_cast<unsigned long long>(usage.bytes), usage.holders.size());
+    text += line;
+    add_description(text, usage);
+    if (!usage.holders.empty()) add_line(text, "in use by", holders_text(usage));
   }
+  return text;
+}
+
+void print_scopes(std::span<const ScopeUsage> scopes) {
+  std::fputs(scopes_text(scopes).c_str(), stdout);
 }
 
 Json scopes_json(std::span<const ScopeUsage> scopes) {
@@ -129,7 +150,7 @@ Result<std::unique_ptr<KvStore>> open_shared_store(const std::string& url, Durat
     joined += url.contains('?') ? "&" : "?";
     joined += "global_segment_size=0";
   }
-  return make_store(joined, {.timeout = timeout}, clock, executor);
+  return make_store(joined, {.timeout = timeout, .leave_alone = false}, clock, executor);
 }
 
 int report_failure(const std::string& command, const Error& error) {

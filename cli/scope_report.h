@@ -19,8 +19,9 @@ class App;
 
 namespace newmoon {
 
-// A table on the standard output; "no scopes" if there are none.
-void print_scopes(std::span<const ScopeUsage> scopes);
+// A table as `newmoon scopes` shows it; "no scopes" if there are none.
+std::string scopes_text(std::span<const ScopeUsage> scopes);
+void print_scopes(std::span<const ScopeUsage> scopes);  // on the standard output
 // {"scopes": [{"scope", "blocks", "bytes", "in_use_by": [...], "description", and if that is
 // known "namespace", "model", "layout", "weights"}, ...]}
 nlohmann::json scopes_json(std::span<const ScopeUsage> scopes);

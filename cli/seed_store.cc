@@ -30,17 +30,15 @@ Status check_empty(const std::string& url, Clock& clock) {
 
 Result<std::unique_ptr<SeedStore>> SeedStore::open(const std::string& store) {
   std::unique_ptr<SeedStore> opened(new SeedStore());
-  std::string url = store;
-  if (store == "mooncake") {
-    Result<MooncakeMaster> master = MooncakeMaster::start(opened->clock_);
-    if (!master) return std::unexpected(master.error());
-    opened->master_.emplace(std::move(*master));
-    url = opened->master_->url() + kSmall;
-  } else if (store != "memory" && !store.starts_with("mooncake://")) {
+  if (store != "memory" && store != "mooncake" && !store.starts_with("mooncake://")) {
     return fail(Code::kBadRequest, "--store '" + store +
                                        "' is unknown here; use memory, mooncake or "
                                        "mooncake://HOST:PORT");
   }
+  Result<StoreAddress> found = find_store(store, kSmall, opened->clock_);
+  if (!found) return std::unexpected(found.error());
+  opened->address_ = std::move(*found);
+  const std::string& url = opened->address_.url;
   Result<std::unique_ptr<KvStore>> made =
       make_store(url, {.budget_bytes = kBudgetBytes}, opened->clock_, opened->freeing_);
   if (!made) return std::unexpected(made.error());

@@ -2,13 +2,12 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "base/clock.h"
 #include "base/executor.h"
+#include "cli/store_address.h"
 #include "store/kv_store.h"
-#include "store/mooncake/master_process.h"
 
 namespace newmoon {
 
@@ -23,7 +22,7 @@ class SeedStore {
   static Result<std::unique_ptr<SeedStore>> open(const std::string& store);
 
   KvStore& store() { return *store_; }
-  MooncakeMaster* master() { return master_ ? &*master_ : nullptr; }  // one that may be killed
+  MooncakeMaster* master() { return address_.master.get(); }  // one that may be killed
   // Removes what the engine before left.
   Status empty();
 
@@ -32,7 +31,7 @@ class SeedStore {
 
   SystemClock clock_;
   ThreadExecutor freeing_{"nm-free"};
-  std::optional<MooncakeMaster> master_;
+  StoreAddress address_;
   std::unique_ptr<KvStore> store_;
 };
 

@@ -10,15 +10,24 @@ main() {
   local started=$SECONDS pass=true code=0
   verb setup
   make_environment
+  make_binary
   rm -rf "$PACKAGE"
   CMAKE_CXX_COMPILER_LAUNCHER=ccache CCACHE_BASEDIR="$ROOT" CMAKE_BUILD_PARALLEL_LEVEL="$JOBS" \
     "$VLLM_VENV/bin/pip" --disable-pip-version-check --no-input --quiet install \
     --no-build-isolation --no-deps --target "$PACKAGE" . || fail "pip install . failed"
-  PYTHONPATH="$ROOT/$PACKAGE" NEWMOON_TEST_MODEL="$VLLM_VENV/smollm2-hf" NEWMOON_NEXT_VLLM="$VLLM_VENV/next-vllm" \
+  PYTHONPATH="$ROOT/$PACKAGE" NEWMOON_BINARY="$ROOT/build/release/newmoon" \
+    NEWMOON_TEST_MODEL="$VLLM_VENV/smollm2-hf" NEWMOON_NEXT_VLLM="$VLLM_VENV/next-vllm" \
     "$VLLM_VENV/bin/python" -m pytest --junit-xml=build/test-vllm/results.xml "$@" || code=$?
   ((code <= 1)) || fail "pytest ended with code $code"
   ((code == 0)) || pass=false
   gate_result test-vllm "$pass" "$(figures), \"seconds\": $((SECONDS - started))"
+}
+
+# build/release/newmoon alone, for the tests that need a process of its own.
+make_binary() {
+  configure_preset release
+  CCACHE_BASEDIR="$ROOT" cmake --build build/release -j "$JOBS" --target newmoon >build/newmoon.log ||
+    fail "building newmoon failed; the log is build/newmoon.log"
 }
 
 make_environment() {

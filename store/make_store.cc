@@ -23,9 +23,11 @@ Result<std::unique_ptr<KvStore>> make_memory(const StoreOptions& options, Clock&
 }
 
 // Whatever lies behind a network or a socket can fall silent, and must hold up nobody.
-std::unique_ptr<KvStore> with_breaker(std::unique_ptr<KvStore> store, std::string name,
-                                      Clock& clock) {
-  auto guarded = std::make_unique<CircuitBreakerStore>(std::move(store), std::move(name), clock);
+std::unique_ptr<KvStore> guard(std::unique_ptr<KvStore> store, const std::string& url,
+                               const StoreOptions& options, Clock& clock) {
+  if (!options.leave_alone) return store;
+  auto guarded =
+      std::make_unique<CircuitBreakerStore>(std::move(store), "the store at " + url, clock);
   guarded->start_probing();
   return guarded;
 }
@@ -35,7 +37,7 @@ Result<std::unique_ptr<KvStore>> make_ipc(const std::string& url, const StoreOpt
   Result<std::unique_ptr<IpcStore>> store =
       IpcStore::open(url, clock, {.timeout = options.timeout});
   if (!store) return std::unexpected(store.error());
-  return with_breaker(std::move(*store), "the store at " + url, clock);
+  return guard(std::move(*store), url, options, clock);
 }
 
 Result<std::unique_ptr<KvStore>> make_mooncake(const std::string& url, const StoreOptions& options,
@@ -45,7 +47,7 @@ Result<std::unique_ptr<KvStore>> make_mooncake(const std::string& url, const Sto
   Result<std::unique_ptr<MooncakeStore>> store =
       MooncakeStore::open(*config, clock, {.timeout = options.timeout});
   if (!store) return std::unexpected(store.error());
-  return with_breaker(std::move(*store), "the store at " + url, clock);
+  return guard(std::move(*store), url, options, clock);
 }
 
 }  // namespace

@@ -113,8 +113,10 @@ class BadInput(unittest.TestCase):
                 ("nope", "nope"),
                 ("ipc:///tmp/newmoon-missing/s", "/tmp/newmoon-missing/s"),
                 ("mooncake://127.0.0.1", "HOST:PORT"),
+                ("mooncake://127.0.0.1:1", "no master"),
             ):
-                self.refused(command, "--store", store, *more, names=names)
+                result = self.refused(command, "--store", store, *more, names=names)
+                self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
         self.refused("scopes", names="--store")
         self.refused("scopes", "--store", "memory", "--timeout-s", "-1", names="--timeout-s")
 

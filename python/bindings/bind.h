@@ -6,6 +6,7 @@
 #include <pybind11/stl.h>
 
 #include <chrono>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,11 +20,13 @@ namespace newmoon {
 
 namespace py = pybind11;
 
+void bind_exit();
 void bind_errors(py::module_& module);
 void bind_hash(py::module_& module);
 void bind_store(py::module_& module);
 void bind_fence(py::module_& module);
 void bind_connector(py::module_& module);
+void bind_lookup_client(py::module_& module);
 
 // Raises newmoon.Error. Needs the GIL.
 [[noreturn]] void raise(const Error& error);
@@ -51,6 +54,27 @@ std::vector<BlockHash> to_block_hashes(const py::sequence& hashes, std::size_t b
 // Both null: a unique identity, which is the caller's to make. kBadRequest: both given.
 std::optional<WeightsIdentity> to_weights(const std::optional<py::bytes>& digest,
                                           const std::optional<std::string>& label);
+
+// What may wait, or has threads that may want the GIL.
+template <class Work>
+auto without_gil(Work work) {
+  const py::gil_scoped_release release;
+  return work();
+}
+
+// While it lives `close` is called before the interpreter ends: a thread of ours that asked
+// for the GIL afterwards would bring the process down. Needs the GIL.
+class CloseAtExit {
+ public:
+  explicit CloseAtExit(std::function<void()> close);
+  ~CloseAtExit();
+  CloseAtExit(const CloseAtExit&) = delete;
+  CloseAtExit& operator=(const CloseAtExit&) = delete;
+
+ private:
+  friend void bind_exit();
+  const std::function<void()> close_;
+};
 
 inline Duration to_duration(double seconds) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));

@@ -133,7 +133,11 @@ void bind_scheduler(py::module_& module) {
 class Worker {
  public:
   explicit Worker(WorkerStack::Options options)
-      : stack_(value_or_raise(WorkerStack::start(std::move(options)))) {}
+      : stack_(
+            value_or_raise(without_gil([&] { return WorkerStack::start(std::move(options)); }))) {}
+  ~Worker() { close(); }
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
 
   WorkerStack& stack() {
     if (stack_ == nullptr) raise({Code::kBadRequest, "the connector was shut down"});
@@ -149,6 +153,7 @@ class Worker {
  private:
   std::unique_ptr<WorkerStack> stack_;
   StepMessage step_;
+  const CloseAtExit closing_{[this] { close(); }};
 };
 
 // (address, bytes from block to block, bytes a block) of each tensor.
@@ -192,7 +197,8 @@ void wait_for_save(Worker& self) {
 
 // The report is None if it says nothing.
 py::tuple take_finished(Worker& self) {
-  WorkerRole::Finished finished = self.stack().role().take_finished();
+  WorkerStack& stack = self.stack();
+  WorkerRole::Finished finished = without_gil([&] { return stack.role().take_finished(); });
   const WorkerReport& report = finished.report;
   const bool empty = report.loads.empty() && report.saves.empty() && !report.unbound_epoch;
   py::object message = py::none();

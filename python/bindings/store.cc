@@ -9,26 +9,36 @@
 namespace newmoon {
 namespace {
 
-// A store with what it stands on. Blocks of one rank: shard 0 of everything.
+// A store with what it stands on. Blocks of one rank: shard 0 of everything. Its own threads
+// may want the GIL, so it is opened and closed without.
 class OpenStore {
  public:
   OpenStore(const std::string& url, const StoreOptions& options)
       : executor_(std::make_unique<ThreadExecutor>("nm-store")),
-        store_(value_or_raise(make_store(url, options, clock_, *executor_))) {}
+        store_(value_or_raise(open(url, options))) {}
+  ~OpenStore() { close(); }
+  OpenStore(const OpenStore&) = delete;
+  OpenStore& operator=(const OpenStore&) = delete;
 
   KvStore& get() {
     if (store_ == nullptr) raise({Code::kBadRequest, "the store is closed"});
     return *store_;
   }
   void close() {
+    const py::gil_scoped_release release;
     store_.reset();
     executor_.reset();
   }
 
  private:
+  Result<std::unique_ptr<KvStore>> open(const std::string& url, const StoreOptions& options) {
+    return without_gil([&] { return make_store(url, options, clock_, *executor_); });
+  }
+
   SystemClock clock_;
   std::unique_ptr<ThreadExecutor> executor_;
   std::unique_ptr<KvStore> store_;
+  const CloseAtExit closing_{[this] { close(); }};
 };
 
 // The bytes of a C-contiguous buffer, for as long as `info` lives.
@@ -51,12 +61,7 @@ void put(OpenStore& self, const Scope& scope, const py::bytes& block_hash, const
   const PutItem item{key, make_header(key, layout_id(scope.layout), payload.size()),
                      std::span(&payload, 1), true};
   KvStore& store = self.get();
-  std::vector<Status> statuses;
-  {
-    const py::gil_scoped_release release;
-    statuses = store.put(std::span(&item, 1));
-  }
-  ok_or_raise(statuses.at(0));
+  ok_or_raise(without_gil([&] { return store.put(std::span(&item, 1)); }).at(0));
 }
 
 // Rule SELF: what came back is checked before the caller may use it.
@@ -73,11 +78,8 @@ bool get(OpenStore& self, const Scope& scope, const py::bytes& block_hash, const
   const Fragment payload = bytes_of(info);
   const Key key{scope.id(), Shard{}, to_block_hash(block_hash)};
   KvStore& store = self.get();
-  Status status;
-  {
-    const py::gil_scoped_release release;
-    status = get_checked(store, key, layout_id(scope.layout), payload);
-  }
+  const LayoutId layout = layout_id(scope.layout);
+  const Status status = without_gil([&] { return get_checked(store, key, layout, payload); });
   if (status) return true;
   if (status.error().code == Code::kMiss) return false;
   raise(status.error());
@@ -87,20 +89,18 @@ std::size_t lookup(OpenStore& self, const Scope& scope, const py::sequence& bloc
   const std::vector<BlockHash> hashes = to_block_hashes(block_hashes);
   const Shard shard;
   KvStore& store = self.get();
-  Result<std::size_t> hit = 0;
-  {
-    const py::gil_scoped_release release;
-    hit = store.hit_prefix(scope.id(), std::span(&shard, 1), hashes);
-  }
-  return value_or_raise(hit);
+  return value_or_raise(
+      without_gil([&] { return store.hit_prefix(scope.id(), std::span(&shard, 1), hashes); }));
 }
 
 void purge(OpenStore& self, const Scope& scope) {
-  ok_or_raise(self.get().purge_scope(scope.id(), scope.is_unique()));
+  KvStore& store = self.get();
+  ok_or_raise(without_gil([&] { return store.purge_scope(scope.id(), scope.is_unique()); }));
 }
 
 py::dict stats(OpenStore& self) {
-  const StoreStats stats = value_or_raise(self.get().stats());
+  KvStore& store = self.get();
+  const StoreStats stats = value_or_raise(without_gil([&] { return store.stats(); }));
   py::dict dict;
   dict["blocks"] = stats.blocks;
   dict["bytes"] = stats.bytes;
@@ -112,13 +112,15 @@ py::dict stats(OpenStore& self) {
 }
 
 py::list scopes(OpenStore& self) {
+  KvStore& store = self.get();
   py::list list;
-  for (const ScopeUsage& usage : value_or_raise(self.get().list_scopes())) {
+  for (const ScopeUsage& usage : value_or_raise(without_gil([&] { return store.list_scopes(); }))) {
     py::dict dict;
     dict["scope"] = usage.scope.hex();
     dict["description"] = usage.description;
     dict["blocks"] = usage.blocks;
     dict["bytes"] = usage.bytes;
+    dict["holders"] = usage.holders;
     list.append(std::move(dict));
   }
   return list;

@@ -293,6 +293,31 @@ TEST_F(Roles, WhatAnotherConnectorLoadedIsNotSaved) {
   EXPECT_THAT(store_.values, IsEmpty());
 }
 
+// The same for a load that the request waits for, after which it is given its blocks again.
+TEST_F(Roles, WhatAnotherConnectorLoadedInTheBackgroundIsNotSaved) {
+  preload("writer", 1);
+  store_.values.clear();
+  match("a", 3);
+  allocate("a", {1, 6, 7});
+  allocate("a", {1, 6, 7}, kBlock);
+  step("a", {1, 6, 7}, kBlock, 2);
+  run_all();
+  EXPECT_THAT(store_.values, IsEmpty());
+}
+
+TEST_F(Roles, WhatStandsBehindAnOwnLoadIsSaved) {
+  preload("writer", 1);
+  EXPECT_EQ(match("a", 3), kBlock);
+  allocate("a", {5, 6, 7}, 0, kBlock);
+  execute(build());
+  run_all();
+  collect();
+  allocate("a", {5, 6, 7}, kBlock);
+  step("a", {5, 6, 7}, kBlock, 2);
+  run_all();
+  EXPECT_EQ(store_.values.size(), 3 * kRanks);
+}
+
 // Rule ONE-LOAD: the ranks say the load was good, and it is of other weights all the same.
 TEST_F(Roles, ALoadThatAFenceOvertakesIsCancelled) {
   preload("writer", 2);
@@ -317,6 +342,56 @@ TEST_F(Roles, ALoadRefusedByTheFloorBringsNothing) {
   collect();
   EXPECT_THAT(finished_.failed_loads, ElementsAre("reader"));
   for (auto& rank : ranks_) EXPECT_EQ(rank->content(11), 0);
+}
+
+// What upstream's reset leaves queued, on all ranks but the first at least.
+TEST_F(Roles, WhatIsStagedAtAResetIsStoredByNoRank) {
+  make_ranks(2);
+  match("a", 2);
+  allocate("a", {5, 6});
+  step("a", {5, 6}, 0, 7);
+  reset();
+  run_all();
+  EXPECT_THAT(store_.values, IsEmpty());
+  // Its slots are free for the next one.
+  scheduler_->request_finished("a");
+  match("b", 2);
+  allocate("b", {7, 8});
+  step("b", {7, 8}, 0, 7);
+  run_all();
+  EXPECT_EQ(store_.values.size(), 2 * kRanks);
+}
+
+TEST_F(Roles, AStepBuiltBeforeAResetAndRunAfterItStoresNothing) {
+  match("a", 1);
+  allocate("a", {5});
+  scheduler_->schedule("a", {}, false, 0, kBlock);
+  const StepMessage message = build();
+  reset();
+  execute(message);
+  run_all();
+  EXPECT_THAT(store_.values, IsEmpty());
+}
+
+// Save progress and ledgers are of a request's life, not of its name.
+TEST_F(Roles, AnIdUsedAgainAfterAResetIsSavedFromItsFirstBlock) {
+  preload("a", 2);
+  reset();
+  store_.values.clear();
+  preload("a", 2);
+}
+
+TEST_F(Roles, AnIdUsedAgainIsNotTakenForItsPredecessorWithALoadUnderWay) {
+  preload("writer", 2);
+  EXPECT_EQ(match("a", 2), 2 * kBlock);
+  allocate("a", {11, 12, 13}, 0, 2 * kBlock);
+  execute(build());
+  scheduler_->request_finished("a");  // aborted
+  EXPECT_EQ(match("a", 2), 0u);       // rule ONE-LOAD
+  allocate("a", {21, 22, 23});
+  run_all();
+  EXPECT_THAT(collect().cancelled, IsEmpty()) << "the blocks of the new one are its own";
+  EXPECT_FALSE(scheduler_->has_loads());
 }
 
 TEST_F(Roles, APartOfALoadIsKept) {

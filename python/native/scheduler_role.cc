@@ -70,14 +70,17 @@ bool SchedulerRole::update_state_after_alloc(const RequestId& request_id,
                                              std::uint32_t num_computed_tokens,
                                              std::uint32_t num_external_tokens) {
   Tracked& request = requests_[request_id];
+  const bool again = !request.blocks.empty();  // behind a load, ours or another connector's
   request.blocks = std::move(blocks);
   const std::size_t full =
       std::min<std::size_t>(num_computed_tokens / block_size_, request.blocks.size());
+  if (again) note_foreign(request, std::max(request.known_end, request.load_end), full);
   request.history = births_.oldest(std::span(request.blocks).first(full));
   const std::uint32_t whole = static_cast<std::uint32_t>(full) * block_size_;
   const std::optional<std::uint64_t> load = scheduler_.update_state_after_alloc(
       request_id, request.blocks, request.hashes, whole, num_external_tokens);
   request.known_end = request.load_begin = request.load_end = full;
+  request.load = load;
   if (load) {
     ++outstanding_loads_;
     request.load_end += num_external_tokens / block_size_;
@@ -103,6 +106,14 @@ void SchedulerRole::schedule(const RequestId& request_id, std::span<const BlockI
   progress_.push_back({request_id, num_computed_tokens + num_scheduled_tokens});
 }
 
+// Blocks that another connector loaded: of what weights, who knows.
+void SchedulerRole::note_foreign(Tracked& request, std::size_t begin, std::size_t end) {
+  for (std::size_t i = begin; i < end; ++i) {
+    births_.set(request.blocks[i], 0);
+    request.history = 0;
+  }
+}
+
 // Rule BIRTH: a block is as old as the oldest that went into it, its own earlier slots and
 // all that it attends to.
 void SchedulerRole::note_computed(Tracked& request, std::uint32_t num_computed_tokens,
@@ -111,10 +122,7 @@ void SchedulerRole::note_computed(Tracked& request, std::uint32_t num_computed_t
   const std::size_t end = std::min<std::size_t>(
       (num_computed_tokens + num_scheduled_tokens + block_size_ - 1) / block_size_,
       request.blocks.size());
-  for (std::size_t i = request.known_end; i < std::min(begin, end); ++i) {
-    births_.set(request.blocks[i], 0);  // another connector's: of what weights, who knows
-    request.history = 0;
-  }
+  note_foreign(request, request.known_end, std::min(begin, end));
   request.known_end = std::max(request.known_end, end);
   for (std::size_t i = begin; i < end; ++i) {
     const BlockId block = request.blocks[i];
@@ -150,7 +158,9 @@ SchedulerRole::Output SchedulerRole::update_connector_output(
   for (const FinishedLoad& load : ended.loads) {
     --outstanding_loads_;
     const auto request = requests_.find(load.request_id);
-    if (request == requests_.end()) continue;
+    // Else of an earlier request of that id.
+    if (request == requests_.end() || request->second.load != load.load_id) continue;
+    request->second.load.reset();
     if (load.cancelled) {
       output.cancelled.push_back(load.request_id);
     } else {

@@ -96,6 +96,7 @@ class SchedulerRole {
     std::vector<BlockId> blocks;
     Epoch history = BlockBirths::kNoHistory;  // oldest birth of what it attends to
     std::size_t known_end = 0;                // blocks found, loaded by us, or computed
+    std::optional<std::uint64_t> load;        // id of the load under way
     std::size_t load_begin = 0;               // blocks that are being loaded
     std::size_t load_end = 0;
   };
@@ -108,6 +109,7 @@ class SchedulerRole {
   void after_fence(const std::optional<Scope>& left);
   std::optional<ExternalMatch> ask(const RequestId& request_id, const Tracked& request,
                                    std::uint32_t num_tokens, std::uint32_t num_computed_tokens);
+  void note_foreign(Tracked& request, std::size_t begin, std::size_t end);
   void note_computed(Tracked& request, std::uint32_t num_computed_tokens,
                      std::uint32_t num_scheduled_tokens);
   void note_loaded(Tracked& request, const FinishedLoad& load);

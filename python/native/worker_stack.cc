@@ -1,6 +1,9 @@
 #include "python/native/worker_stack.h"
 
+#include <filesystem>
 #include <utility>
+
+#include "base/ipc_path.h"
 
 namespace newmoon {
 namespace {
@@ -56,6 +59,9 @@ Status WorkerStack::serve() {
   LookupKeyServer::Options server;
   server.block_size = options_.block_size;
   server_ = std::make_unique<LookupKeyServer>(*worker_, server, *quick_, *bulk_);
+  if (const Result<std::string> path = parse_ipc_endpoint(options_.endpoint)) {
+    sweep_dead_servers(std::filesystem::path(*path).parent_path().string());
+  }
   Result<std::unique_ptr<ZmqServer>> socket =
       ZmqServer::start(options_.endpoint, [server = server_.get()](Frames message, ReplyFn reply) {
         server->handle(message, std::move(reply));

@@ -5,7 +5,25 @@ a block hash (vLLM's). A Fence says which scope is right now; see the README for
 For vLLM: newmoon.vllm.
 """
 
-from newmoon._core import BlockHasher, Error, Fence, Scope, Store, open_store, set_log_level
+from newmoon._core import (
+    BlockHasher,
+    Error,
+    Fence,
+    LookupKeyClient,
+    Scope,
+    Store,
+    open_store,
+    set_log_level,
+)
 
-__all__ = ["BlockHasher", "Error", "Fence", "Scope", "Store", "open_store", "set_log_level"]
+__all__ = [
+    "BlockHasher",
+    "Error",
+    "Fence",
+    "LookupKeyClient",
+    "Scope",
+    "Store",
+    "open_store",
+    "set_log_level",
+]
 __version__ = "0.1.0"

@@ -86,6 +86,7 @@ class ScopeUsage(TypedDict):
     description: str
     blocks: int
     bytes: int
+    holders: list[str]  # engines that use it now
 
 class Store:
     """Where blocks go; made by open_store(). Any thread may call. Not to be used after a fork.
@@ -112,15 +113,19 @@ class Store:
 
     def stats(self) -> StoreStats: ...
     def scopes(self) -> list[ScopeUsage]: ...
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """No other call may be under way. What is open when Python ends is closed then."""
+
     def __enter__(self) -> Store: ...
     def __exit__(self, *exception: object) -> None: ...
 
 def open_store(url: str, *, budget_bytes: int = 1 << 30, timeout_s: float = 1.0) -> Store:
     """"memory": in this process, `budget_bytes` at most; "ipc://PATH": one that
-    `newmoon store-server` shares, each call of which ends within `timeout_s`.
+    `newmoon store-server` shares; "mooncake://HOST:PORT[?option=value&...]": Mooncake's, or
+    "mooncake://" with MOONCAKE_CONFIG_PATH. Each call to the last two ends within `timeout_s`.
 
-    Raises Error: "bad_request" for another URL.
+    Mooncake needs its wheel in this environment (mooncake-transfer-engine-non-cuda).
+    Raises Error: "bad_request" for another URL, "unavailable" if there is no such store.
     """
 
 class Fence:
@@ -153,3 +158,28 @@ class Fence:
 
     def note_scheduled(self) -> None:
         """Something runs under the current scope: the next reset() is no repetition."""
+
+class LookupReset(TypedDict):
+    success: bool
+    fenced: bool
+    error: str
+
+class LookupKeyClient:
+    """Asks the lookup server of vLLM's own MooncakeStoreConnector, whose rank 0 has one. One
+    thread.
+
+    That server knows neither scopes nor epochs: what it finds may be of any weights.
+    """
+
+    def __init__(
+        self, endpoint: str, *, dialect: Literal["vllm", "seed"] = "vllm", timeout_s: float = 1.0
+    ) -> None:
+        """`endpoint`: ipc://PATH. `dialect`: "vllm" is 0.32's. Each call ends within
+        `timeout_s`. Raises Error: "bad_request"."""
+
+    def lookup(self, num_tokens: int, block_hashes: Sequence[bytes]) -> int:
+        """Length of the hit in tokens. Raises Error: "deadline"."""
+
+    def reset(self) -> LookupReset:
+        """Has it remove everything from its store, whoever put it there. `fenced` is False:
+        what it computes meanwhile may come back."""

@@ -33,7 +33,9 @@ class Core:
     def __init__(self, watcher, log):
         self.log, self.awake = log, True
         connector = types.SimpleNamespace(weight_watcher=watcher)
-        self.scheduler = types.SimpleNamespace(connector=connector)
+        self.scheduler = types.SimpleNamespace(
+            connector=connector, recompute_kv_load_failures=False
+        )
 
     def run(self, name, *args, **kwargs):
         self.log.append(name)
@@ -50,6 +52,7 @@ class Core:
 
     collective_rpc = weights.around_rpc(run)
     add_lora = weights.around_write(run)
+    add_request = weights.before_request(run)
     sleep = weights.around_sleep(go_to_sleep)
     wake_up = weights.around_wake_up(wake)
 
@@ -116,6 +119,16 @@ def test_a_connector_inside_multiconnector_is_found(core):
     inner = core.scheduler.connector
     core.scheduler.connector = types.SimpleNamespace(_connectors=[object(), inner])
     assert weights.watchers_of(core) == [core.watcher]
+
+
+def test_a_failed_load_never_fails_a_request_whatever_multiconnector_was_told(core):
+    core.scheduler.connector = types.SimpleNamespace(_connectors=[core.scheduler.connector])
+    core.add_request("request")
+    assert core.log == ["request"] and core.scheduler.recompute_kv_load_failures
+    core.scheduler.connector = object()
+    core.scheduler.recompute_kv_load_failures = False
+    core.add_request("request")
+    assert not core.scheduler.recompute_kv_load_failures, "without ours it is left alone"
 
 
 def test_an_engine_without_our_connector_is_left_alone(core):

@@ -64,7 +64,14 @@ class WorkerExtension:
 
 
 class Flow:
-    def __init__(self, model: str, with_connector: bool, ranks: int = 1):
+    def __init__(
+        self,
+        model: str,
+        with_connector: bool,
+        ranks: int = 1,
+        connector: dict = CONNECTOR,
+        extension: str = "vllm_flow.WorkerExtension",
+    ):
         if ranks > 1:
             os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "|".join("01"[r % 2] for r in range(ranks))
         from vllm import LLM
@@ -77,8 +84,8 @@ class Flow:
             tensor_parallel_size=ranks,
             disable_log_stats=False,
             num_gpu_blocks_override=KV_BLOCKS,
-            worker_extension_cls="vllm_flow.WorkerExtension",
-            kv_transfer_config=CONNECTOR if with_connector else None,
+            worker_extension_cls=extension,
+            kv_transfer_config=connector if with_connector else None,
         )
         self.with_connector = with_connector
         self.steps: dict[str, dict] = {}
@@ -97,6 +104,7 @@ class Flow:
         completion = output.outputs[0]
         self.steps[name] = {
             "cached": output.num_cached_tokens,
+            "ended": completion.finish_reason,
             "tokens": list(completion.token_ids),
             "logprobs": [
                 step[token].logprob

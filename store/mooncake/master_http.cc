@@ -76,11 +76,14 @@ Result<MasterHttp::Figures> MasterHttp::figures(Time deadline) const {
   return figures;
 }
 
-Result<std::vector<std::string>> MasterHttp::keys(Time deadline) const {
+Result<std::vector<std::string>> MasterHttp::keys(
+    Time deadline, const std::function<bool(std::string_view key)>& wanted) const {
   const Result<std::string> text = get("/get_all_keys", deadline);
   if (!text) return std::unexpected(text.error());
   std::vector<std::string> keys;
-  for_each_line(*text, [&](std::string_view line) { keys.emplace_back(line); });
+  for_each_line(*text, [&](std::string_view line) {
+    if (!wanted || wanted(line)) keys.emplace_back(line);
+  });
   return keys;
 }
 

@@ -4,7 +4,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
@@ -26,8 +28,9 @@ class MasterHttp {
     std::uint64_t evicted_keys = 0;
   };
   Result<Figures> figures(Time deadline) const;
-  // Every readable key, in no order.
-  Result<std::vector<std::string>> keys(Time deadline) const;
+  // Every readable key that is wanted, in no order.
+  Result<std::vector<std::string>> keys(
+      Time deadline, const std::function<bool(std::string_view key)>& wanted = {}) const;
 
   // kUnavailable, kDeadline: no answer; the message names the address and the option
   // metrics_port.

@@ -1,6 +1,7 @@
 #include "store/mooncake/plugin_loader.h"
 
 #include <dlfcn.h>
+#include <link.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -35,13 +36,25 @@ Status load_python() {
                      "NEWMOON_LIBPYTHON to a libpython3.11.so");
 }
 
-Result<MooncakePluginFunction> load_plugin() {
+// Where this code was loaded from: the program, or the Python extension that it is part of.
+std::filesystem::path own_file() {
+  Dl_info info;
+  void* map = nullptr;
+  if (dladdr1(kMooncakePluginSymbol, &info, &map, RTLD_DL_LINKMAP) != 0 && map != nullptr) {
+    const std::string name = static_cast<const link_map*>(map)->l_name;
+    if (!name.empty()) return name;  // the program itself has none
+  }
   std::error_code error;
-  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
-  const std::string path = (program.parent_path() / "newmoon_mooncake.so").string();
+  return std::filesystem::read_symlink("/proc/self/exe", error);
+}
+
+Result<MooncakePluginFunction> load_plugin() {
+  const std::string path = (own_file().parent_path() / "newmoon_mooncake.so").string();
   void* plugin = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   void* function = plugin == nullptr ? nullptr : dlsym(plugin, kMooncakePluginSymbol);
-  if (function == nullptr) return cannot_load("its plugin", "it belongs beside the program");
+  if (function == nullptr) {
+    return cannot_load("its plugin", "it belongs beside the program or newmoon/_core");
+  }
   return reinterpret_cast<MooncakePluginFunction>(function);
 }
 
@@ -49,7 +62,9 @@ Result<MooncakePluginFunction> load_plugin() {
 
 Result<std::unique_ptr<MooncakeClient>> load_mooncake_client() {
   const Result<std::string> wheel = mooncake_wheel_folder();
-  if (!wheel) return std::unexpected(wheel.error());
+  const bool in_python = dlsym(RTLD_DEFAULT, "Py_IsInitialized") != nullptr;
+  // An interpreter that is here already may have the wheel installed.
+  if (!wheel && !in_python) return std::unexpected(wheel.error());
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
   if (Status python = load_python(); !python) return std::unexpected(python.error());
@@ -57,7 +72,7 @@ Result<std::unique_ptr<MooncakeClient>> load_mooncake_client() {
   if (!make) return std::unexpected(make.error());
   std::unique_ptr<MooncakeClient> client;
   Error error;
-  if (!(*make)(*wheel, log_wheel_line, client, error)) return std::unexpected(error);
+  if (!(*make)(wheel.value_or(""), log_wheel_line, client, error)) return std::unexpected(error);
   return client;
 }
 

@@ -141,6 +141,15 @@ void ScopeGate::put_off(std::span<const Work> work, Duration delay) {
   }
 }
 
+bool ScopeGate::pause(Duration duration) {
+  const Time until = clock_.now() + duration;
+  MutexLock lock(mutex_);
+  for (Time now = clock_.now(); !stopping_ && now < until; now = clock_.now()) {
+    changed_.wait_for(mutex_, until - now);
+  }
+  return !stopping_;
+}
+
 void ScopeGate::stop() {
   MutexLock lock(mutex_);
   stopping_ = true;

@@ -70,6 +70,8 @@ class ScopeGate : public std::enable_shared_from_this<ScopeGate> {
   void finish(std::span<const Work> work, std::uint64_t removed);
   // The pass failed; it is due again later.
   void put_off(std::span<const Work> work, Duration delay);
+  // False: stop() was called, before or meanwhile.
+  bool pause(Duration duration);
   void stop();
 
  private:

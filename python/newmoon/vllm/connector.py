@@ -49,9 +49,9 @@ class NewmoonConnector(KVConnectorBase_V1, SupportsHMA):
         transfer = self._kv_transfer_config
         options = parse_options(transfer.kv_connector_extra_config)
         check_version(options.any_vllm_version)
-        setup = inspect(vllm_config, kv_cache_config)
+        setup = inspect(vllm_config, kv_cache_config, options)
         # vLLM's default would fail a request whose load a reset cancelled. The scheduler reads
-        # it after it has made its connector.
+        # it after it has made its connector; inside MultiConnector see watch_engine_core().
         transfer.kv_load_failure_policy = "recompute"
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None

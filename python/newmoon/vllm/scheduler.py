@@ -1,17 +1,16 @@
 """Scheduler role: tells the core of vLLM's requests, and vLLM of the core's decisions."""
 
-import sys
 from typing import TYPE_CHECKING
 
 from vllm.logger import init_logger
 
 from newmoon._core import ConnectorScheduler
+from newmoon.vllm.local_cache import LocalCache
 from newmoon.vllm.metadata import ReportMetadata, StepMetadata
 from newmoon.vllm.options import Options
 from newmoon.vllm.support import Setup
 
 if TYPE_CHECKING:
-    from vllm.v1.core.block_pool import BlockPool
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.outputs import KVConnectorOutput
@@ -38,15 +37,12 @@ class SchedulerSide:
         self._requests: dict[str, Request] = {}  # those that may use the external tier
         self._local_tokens: dict[str, int] = {}  # found in vLLM's own cache, by request id
         self._manager: KVCacheManager | None = None
-        self._pool: BlockPool | None = None
-        self._cached_blocks: object = None  # the pool's map, which a local reset replaces
+        self._local_cache: LocalCache | None = None
         self.reading_rpcs = frozenset(options.reading_rpcs)
         self._sealed_until: set[str] = set()  # names of what must end first
 
     def bind_kv_cache_manager(self, manager: "KVCacheManager") -> None:
-        self._manager = manager
-        self._pool = manager.block_pool
-        self._cached_blocks = self._pool.cached_block_hash_to_block
+        self._manager, self._local_cache = manager, LocalCache(manager)
 
     # --- requests ---
 
@@ -153,9 +149,8 @@ class SchedulerSide:
 
     def _fence_after_local_reset(self) -> None:
         """Frameworks that change weights reset vLLM's own cache, and often nothing else."""
-        if self._pool is None or self._pool.cached_block_hash_to_block is self._cached_blocks:
+        if self._local_cache is None or not self._local_cache.was_reset():
             return
-        self._cached_blocks = self._pool.cached_block_hash_to_block
         scope = self._core.fence_only()
         logger.info("newmoon: vLLM's cache was reset; scope %s, epoch %d", scope, self._core.epoch)
 
@@ -174,19 +169,9 @@ class SchedulerSide:
             self._core.unseal()
 
     def _forget_local_cache(self) -> None:
-        """What vLLM's own cache still holds is as old as what the fence left behind. Requests
-        that run on with it add nothing to that cache any more (rule BIRTH)."""
-        if self._pool is None or self._manager is None:
-            return
-        self._cached_blocks = self._pool.cached_block_hash_to_block
-        if len(self._cached_blocks) > 0:
-            self._pool.evict_blocks(
-                {block.block_id for block in self._pool.blocks if block.block_hash is not None}
-            )
-        for manager in self._manager.coordinator.single_type_managers:
-            for request_id, blocks in manager.req_to_blocks.items():
-                if blocks:  # until it drops them: to vLLM all that it ever fills is cached
-                    manager.num_cached_block[request_id] = sys.maxsize
+        """What vLLM's own cache still holds is as old as what the fence left behind."""
+        if self._local_cache is not None:
+            self._local_cache.forget()
 
 
 def may_use(request: "Request") -> bool:

@@ -1,12 +1,15 @@
 """What of vLLM this connector works with. Everything else is refused at the start, in one line."""
 
 import dataclasses
+import hashlib
 import os
 import tempfile
 from typing import TYPE_CHECKING
 
 import vllm
 from vllm.v1.kv_cache_interface import FullAttentionSpec
+
+from newmoon.vllm.options import Options
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -61,7 +64,9 @@ def refusal(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> str 
     return None
 
 
-def inspect(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> Setup:
+def inspect(
+    vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig", options: Options
+) -> Setup:
     """Raises ValueError where refusal() has a reason."""
     reason = refusal(vllm_config, kv_cache_config)
     if reason is not None:
@@ -93,8 +98,13 @@ def inspect(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> Setu
         block_size=spec.block_size,
         block_count=kv_cache_config.num_blocks,
         rank_count=rank_count,
-        endpoints=[endpoint(str(transfer.engine_id), rank) for rank in range(rank_count)],
+        endpoints=[endpoint(f"{transfer.engine_id}-{tag(options)}", r) for r in range(rank_count)],
     )
+
+
+def tag(options: Options) -> str:
+    """Tells two of ours inside one MultiConnector apart: they share the engine's id."""
+    return hashlib.sha256(repr(options).encode()).hexdigest()[:8]
 
 
 def endpoint(engine_id: str, rank: int) -> str:

@@ -9,8 +9,12 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from vllm.logger import init_logger
+
 if TYPE_CHECKING:
     from vllm.v1.engine.core import EngineCore
+
+logger = init_logger("vllm.newmoon")
 
 # Worker methods that vLLM calls by name and that write no weights. Whatever else is called so
 # may do: a framework's own method is how most of them bring new weights.
@@ -111,7 +115,22 @@ def around_wake_up(method: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
+def before_request(method: Callable[..., Any]) -> Callable[..., Any]:
+    """vLLM's default would fail a request whose load a reset cancelled. Inside MultiConnector
+    ours has only a copy of the setting, so the scheduler is told itself."""
+
+    @functools.wraps(method)
+    def wrapped(core: "EngineCore", *args: Any, **kwargs: Any) -> Any:
+        if watchers_of(core) and not core.scheduler.recompute_kv_load_failures:
+            core.scheduler.recompute_kv_load_failures = True
+            logger.info("newmoon: kv_load_failure_policy is recompute, for every connector")
+        return method(core, *args, **kwargs)
+
+    return wrapped
+
+
 WRAPPED = {
+    "add_request": before_request,
     "collective_rpc": around_rpc,
     "sleep": around_sleep,
     "wake_up": around_wake_up,

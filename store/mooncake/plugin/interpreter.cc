@@ -36,19 +36,35 @@ Status start_interpreter() {
   return {};
 }
 
-Result<PyObject*> import_from(const std::string& wheel_folder) {
-  const Gil gil;
+// nullptr: an exception is set.
+PyObject* import_installed() { return PyImport_ImportModule("mooncake.store"); }
+
+PyObject* import_from(const std::string& wheel_folder) {
   const Object folder(PyUnicode_DecodeFSDefault(wheel_folder.c_str()));
   PyObject* const path = PySys_GetObject("path");  // borrowed
-  if (!folder || path == nullptr || PyList_Insert(path, 0, folder.get()) != 0) {
-    return raised("sys.path");
-  }
-  PyObject* const module = PyImport_ImportModule("mooncake.store");
-  if (module == nullptr) {
-    return fail(Code::kUnavailable, "cannot import mooncake.store from " + wheel_folder + ": " +
-                                        take_error() + "; run ./dev setup, which installs it");
-  }
+  if (!folder || path == nullptr || PyList_Insert(path, 0, folder.get()) != 0) return nullptr;
+  PyObject* const module = import_installed();
+  // Not for what else a program imports.
+  if (module != nullptr && PySequence_DelItem(path, 0) != 0) PyErr_Clear();
   return module;
+}
+
+// A Python that was here before may have the wheel installed; its own counts, unless a
+// folder was named.
+Result<PyObject*> import_store(const std::string& wheel_folder, bool ours) {
+  const Gil gil;
+  const bool is_named = std::getenv("NEWMOON_MOONCAKE_DIR") != nullptr;
+  PyObject* module = ours || is_named ? nullptr : import_installed();
+  if (module != nullptr) return module;
+  PyErr_Clear();
+  module = import_from(wheel_folder);
+  if (module != nullptr) return module;
+  const std::string remedy =
+      ours ? "run ./dev setup, which installs it"
+           : "pip install mooncake-transfer-engine-non-cuda, or set NEWMOON_MOONCAKE_DIR";
+  return fail(Code::kUnavailable, "cannot import mooncake.store from " +
+                                      (wheel_folder.empty() ? "this Python" : wheel_folder) + ": " +
+                                      take_error() + "; " + remedy);
 }
 
 Result<PyObject*> import_first(const std::string& wheel_folder, MooncakeLog log) {
@@ -60,7 +76,7 @@ Result<PyObject*> import_first(const std::string& wheel_folder, MooncakeLog log)
     if (Status started = start_interpreter(); !started) return std::unexpected(started.error());
     interpreter_is_ours = true;
   }
-  Result<PyObject*> module = import_from(wheel_folder);
+  Result<PyObject*> module = import_store(wheel_folder, ours);
   // A program that has Python already may have plans of its own for the wheel's log.
   if (module && ours) redirect_wheel_log(log);
   return module;

@@ -1,0 +1,578 @@
+"""Weight updates as RL frameworks do them, on real vLLM on CPU.
+
+Each update below makes the calls of one framework, in its order, on vLLM's AsyncLLM; in place of
+a trainer, worker methods with the framework's name for them write really other weights. (Linear
+weights are prepacked on CPU and cannot be written in place; those of norms can.)
+
+`run_flow` wraps requests around an update and tells what came out. `expect` computes the same on
+an engine that has no connector and whose cache was reset. A module that vLLM's processes import.
+"""
+
+import asyncio
+import dataclasses
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+os.environ |= {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    # vLLM reserves one more for a connector, and sums differ with the number of threads.
+    "VLLM_CPU_NUM_OF_RESERVED_CPU": "1",
+}
+
+BLOCK = 128  # tokens; vLLM's on CPU
+KV_BLOCKS = 26  # so few that other requests push a prompt out of vLLM's own cache
+PROMPT_TOKENS = 6 * BLOCK + 4
+FOUND = 6 * BLOCK  # whole blocks of a prompt
+VOCABULARY = 1024
+OUTPUT_TOKENS = 8
+RUN_TOKENS = 300  # of a request that runs across an update: it fills two more blocks
+TOLERANCE = 1e-3  # of logprobs in float32; stale KV moves them by far more
+
+
+def make_model(folder: str) -> str:
+    """A tiny model with random weights whose next token depends much on what it attends to."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(11)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=2048,
+        initializer_range=0.2,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def prompt_of(seed: int) -> list[int]:
+    return [(i * 7919 + seed * 104729) % (VOCABULARY - 10) + 5 for i in range(PROMPT_TOKENS)]
+
+
+# --- in vLLM's worker ---
+
+
+class WorkerExtension:
+    """Called through collective_rpc. `factor` stands for the weights: it is all they depend on."""
+
+    def _write_norms(self, factor: float, only: str = "") -> int:
+        import torch
+
+        changed = 0
+        with torch.no_grad():
+            for name, parameter in self.model_runner.model.named_parameters():
+                if "layernorm" not in name or (only and name != only):
+                    continue
+                if not hasattr(parameter, "rl_original"):
+                    parameter.rl_original = parameter.detach().clone()
+                ramp = torch.linspace(1.0, factor, parameter.numel(), dtype=parameter.dtype)
+                parameter.copy_(parameter.rl_original * ramp)
+                changed += 1
+        assert changed > 0
+        return changed
+
+    def update_weights_from_ipc(self, factor: float) -> int:
+        return self._write_norms(factor)  # verl's name
+
+    def update_weight(self, name: str, factor: float) -> int:
+        return self._write_norms(factor, only=name)  # OpenRLHF's, a parameter at a time
+
+    def update_weights_from_collective(self, factor: float) -> int:
+        return self._write_norms(factor)  # NeMo-RL's
+
+    def write_unseen(self, factor: float) -> int:
+        """To be declared as reading: a worker that writes with nobody's knowledge."""
+        return self._write_norms(factor)
+
+    def norm_names(self) -> list[str]:
+        names = (name for name, _ in self.model_runner.model.named_parameters())
+        return [name for name in names if "layernorm" in name]
+
+    def process_id(self) -> int:
+        return os.getpid()
+
+    def save_progress(self) -> int:
+        """It stands still once all is saved; of either connector."""
+        from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+        connector = get_kv_transfer_group()
+        if hasattr(connector, "connector_worker"):
+            return -connector.connector_worker.kv_send_thread.request_queue.unfinished_tasks
+        return connector._worker._core.stats()["saved_blocks"]
+
+
+READING_RPCS = ["norm_names", "process_id", "save_progress", "write_unseen"]
+
+
+def register_weight_transfer() -> None:
+    """vLLM's own start, update and finish of a weight update, with a transport that needs no GPU."""
+    from vllm.distributed.weight_transfer import base, factory
+
+    @dataclasses.dataclass
+    class InitInfo(base.WeightTransferInitInfo):
+        pass
+
+    @dataclasses.dataclass
+    class UpdateInfo(base.WeightTransferUpdateInfo):
+        factor: float
+
+    class NormsEngine(base.WeightTransferEngine[InitInfo, UpdateInfo]):
+        init_info_cls = InitInfo
+        update_info_cls = UpdateInfo
+
+        def init_transfer_engine(self, init_info: InitInfo) -> None: ...
+        def start_weight_update(self) -> None: ...
+        def finish_weight_update(self) -> None: ...
+        def shutdown(self) -> None: ...
+        def receive_weights(self, update_info: UpdateInfo) -> None:
+            class Runner:
+                model = self.model
+
+            extension = WorkerExtension()
+            extension.model_runner = Runner
+            extension._write_norms(update_info.factor)
+
+    if "norms" not in factory.WeightTransferEngineFactory._registry:
+        factory.WeightTransferEngineFactory.register_engine("norms", NormsEngine)
+
+
+register_weight_transfer()
+
+# --- requests ---
+
+
+@dataclasses.dataclass
+class Observation:
+    """What one request, or the end of one, was answered; and where its KV came from."""
+
+    weights: float
+    prompt: list[int]
+    tokens: list[int]
+    logprobs: list[float]
+    cached: int = 0
+    external: int = 0
+
+
+class Running:
+    """A request that runs while other things happen."""
+
+    def __init__(self, prompt: list[int]):
+        self.prompt = prompt
+        self.tokens: list[int] = []
+        self.logprobs: list[float] = []
+        self.cut = 0  # tokens it had when the weights had changed
+        self.task: asyncio.Task[None] | None = None
+
+    async def at_least(self, count: int) -> None:
+        while len(self.tokens) < count and self.task and not self.task.done():
+            await asyncio.sleep(0.002)
+
+    def after_cut(self, weights: float) -> Observation:
+        begin, end = self.cut, self.cut + OUTPUT_TOKENS
+        return Observation(
+            weights,
+            self.prompt + self.tokens[:begin],
+            self.tokens[begin:end],
+            self.logprobs[begin:end],
+        )
+
+
+class Engine:
+    """AsyncLLM, the weights it has now, and the request that runs in the background, if any."""
+
+    def __init__(self, model: str, transfer: dict[str, Any] | None = None, salted: bool = False):
+        from vllm import AsyncEngineArgs
+        from vllm.config import WeightTransferConfig
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        self.llm = AsyncLLM.from_engine_args(
+            AsyncEngineArgs(
+                model=model,
+                dtype="float32",
+                max_model_len=2048,
+                enforce_eager=True,
+                skip_tokenizer_init=True,
+                num_gpu_blocks_override=KV_BLOCKS,
+                worker_extension_cls="rl_flows.WorkerExtension",
+                weight_transfer_config=WeightTransferConfig(backend="norms"),
+                kv_transfer_config=transfer,
+            )
+        )
+        self.has_connector = transfer is not None
+        self.salted = salted
+        self.version = 0
+        self.weights = 1.0
+        self.running: Running | None = None
+        self._count = 0
+
+    async def rpc(self, method: str, *args: Any) -> Any:
+        return (await self.llm.collective_rpc(method, args=args))[0]
+
+    async def _generate(self, prompt: list[int], max_tokens: int) -> AsyncIterator[Any]:
+        from vllm import SamplingParams
+
+        self._count += 1
+        request: dict[str, Any] = {"prompt_token_ids": prompt}
+        if self.salted:
+            request["cache_salt"] = f"policy-{self.version}"
+        parameters = SamplingParams(
+            temperature=0, max_tokens=max_tokens, ignore_eos=True, logprobs=0, detokenize=False
+        )
+        async for output in self.llm.generate(request, parameters, f"request-{self._count}"):
+            yield output
+
+    async def ask(self, prompt: list[int], max_tokens: int = OUTPUT_TOKENS) -> Observation:
+        before = external_hits()
+        async for output in self._generate(prompt, max_tokens):
+            last = output
+        completion = last.outputs[0]
+        return Observation(
+            self.weights,
+            prompt,
+            list(completion.token_ids),
+            logprobs_of(completion),
+            last.num_cached_tokens or 0,
+            external_hits() - before,
+        )
+
+    async def run_in_background(self, prompt: list[int]) -> Running:
+        running = Running(prompt)
+
+        async def follow() -> None:
+            async for output in self._generate(prompt, RUN_TOKENS):
+                completion = output.outputs[0]
+                running.tokens, running.logprobs = list(completion.token_ids), logprobs_of(completion)
+
+        running.task = asyncio.create_task(follow())
+        self.running = running
+        await running.at_least(4)
+        return running
+
+    def wrote(self, weights: float) -> None:
+        """To be said by an update once its weights are there, and before requests go on."""
+        self.weights = weights
+        self.version += 1
+        if self.running:
+            self.running.cut = len(self.running.tokens)
+
+    async def wait_for_saves(self) -> None:
+        if not self.has_connector:
+            return
+        last, deadline = None, time.monotonic() + 20
+        while time.monotonic() < deadline:
+            progress = await self.rpc("save_progress")
+            if progress == last:
+                return
+            last = progress
+            await asyncio.sleep(0.15)
+
+    async def push_out(self, seed: int) -> None:
+        """Other prompts take the blocks of vLLM's own cache."""
+        await self.wait_for_saves()
+        for other in range(4):
+            await self.ask(prompt_of(seed + other), max_tokens=1)
+
+
+def logprobs_of(completion: Any) -> list[float]:
+    return [
+        step[token].logprob
+        for step, token in zip(completion.logprobs, completion.token_ids, strict=True)
+    ]
+
+
+def external_hits() -> int:
+    from vllm.v1.metrics.reader import get_metrics_snapshot
+
+    return sum(
+        metric.value
+        for metric in get_metrics_snapshot()
+        if metric.name == "vllm:external_prefix_cache_hits"
+    )
+
+
+# --- the updates ---
+
+Update = Callable[[Engine, float], Awaitable[None]]
+
+
+async def verl_checkpoint_engine(engine: Engine, weights: float) -> None:
+    """CheckpointEngineManager.update_weights with a backend other than naive."""
+    llm = engine.llm
+    await llm.pause_generation(mode="abort", clear_cache=True)
+    await llm.sleep(level=2)
+    await llm.wake_up(tags=["weights"])
+    await engine.rpc("update_weights_from_ipc", weights)
+    engine.wrote(weights)
+    await llm.wake_up(tags=["kv_cache"])
+    await llm.reset_prefix_cache(reset_connector=True)
+    await llm.resume_generation()
+
+
+async def verl_naive(engine: Engine, weights: float) -> None:
+    """IPC or delta update, then clear_kv_cache; what it answers is ignored."""
+    llm = engine.llm
+    await engine.rpc("update_weights_from_ipc", weights)
+    engine.wrote(weights)
+    await llm.reset_prefix_cache(reset_connector=True)
+    await llm.reset_mm_cache()
+    await llm.reset_encoder_cache()
+
+
+async def openrlhf_sync(engine: Engine, weights: float) -> None:
+    """The reset is sent off first, of the local cache alone, and awaited at the end."""
+    names = await engine.rpc("norm_names")
+    reset = asyncio.create_task(engine.llm.reset_prefix_cache())
+    await asyncio.sleep(0)
+    for name in names:
+        await engine.rpc("update_weight", name, weights)
+    engine.wrote(weights)
+    await reset
+
+
+async def openrlhf_async(engine: Engine, weights: float) -> None:
+    """With partial rollout: requests are kept."""
+    names = await engine.rpc("norm_names")
+    await engine.llm.pause_generation(mode="keep")
+    try:
+        for name in names:
+            await engine.rpc("update_weight", name, weights)
+        engine.wrote(weights)
+    finally:
+        await engine.llm.resume_generation()
+
+
+async def nemo_rl_refit(engine: Engine, weights: float) -> None:
+    """With recompute_kv_cache_after_weight_updates. With in_flight_weight_updates requests run: then
+    vLLM refuses the reset, and nobody looks."""
+    await engine.rpc("update_weights_from_collective", weights)
+    engine.wrote(weights)
+    await engine.llm.reset_prefix_cache()
+
+
+async def nemo_rl_keeping_cache(engine: Engine, weights: float) -> None:
+    """Without recompute_kv_cache_after_weight_updates."""
+    await engine.rpc("update_weights_from_collective", weights)
+    engine.wrote(weights)
+
+
+async def nemo_rl_sleeping(engine: Engine, weights: float) -> None:
+    """sleep_async, refit, wake_up."""
+    llm = engine.llm
+    await llm.reset_prefix_cache()
+    await llm.reset_mm_cache()
+    await llm.sleep(level=1)
+    await llm.wake_up(tags=["weights"])
+    await engine.rpc("update_weights_from_collective", weights)
+    engine.wrote(weights)
+    await llm.wake_up(tags=["kv_cache"])
+    await llm.resume_generation()
+
+
+async def nemo_rl_dynamo(engine: Engine, weights: float) -> None:
+    await engine.llm.pause_generation(mode="wait", clear_cache=True)
+    await engine.rpc("update_weights_from_collective", weights)
+    engine.wrote(weights)
+    await engine.llm.resume_generation()
+
+
+async def transfer(engine: Engine, weights: float) -> None:
+    """vLLM's own start, update and finish."""
+    from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
+
+    await engine.llm.start_weight_update()
+    await engine.llm.update_weights(WeightTransferUpdateRequest(update_info={"factor": weights}))
+    await engine.llm.finish_weight_update(f"step-{weights}")
+    engine.wrote(weights)
+
+
+async def skyrl_pausing(engine: Engine, weights: float) -> None:
+    """Non-colocated: the reset runs beside the transfer."""
+    await engine.llm.pause_generation(mode="keep", clear_cache=False)
+    try:
+        await asyncio.gather(
+            engine.llm.reset_prefix_cache(reset_running_requests=True), transfer(engine, weights)
+        )
+    finally:
+        await engine.llm.resume_generation()
+
+
+async def skyrl_reset_last(engine: Engine, weights: float) -> None:
+    """The same, if the transfer is the quicker one."""
+    await engine.llm.pause_generation(mode="keep", clear_cache=False)
+    try:
+        await transfer(engine, weights)
+        await engine.llm.reset_prefix_cache(reset_running_requests=True)
+    finally:
+        await engine.llm.resume_generation()
+
+
+async def skyrl_fully_async(engine: Engine, weights: float) -> None:
+    """Without clear_kv_cache_on_weight_sync: no reset, and requests go on with their KV."""
+    await engine.llm.pause_generation(mode="keep", clear_cache=False)
+    try:
+        await transfer(engine, weights)
+    finally:
+        await engine.llm.resume_generation()
+
+
+async def skyrl_colocated(engine: Engine, weights: float) -> None:
+    llm = engine.llm
+    await llm.sleep(level=2)
+    await llm.wake_up(tags=["weights"])
+    await transfer(engine, weights)
+    await llm.wake_up(tags=["kv_cache"])
+    await llm.resume_generation()
+
+
+async def vllm_transfer(engine: Engine, weights: float) -> None:
+    """The weight update API alone: vLLM resets nothing by itself."""
+    await transfer(engine, weights)
+
+
+async def vllm_pause_abort(engine: Engine, weights: float) -> None:
+    await engine.llm.pause_generation(mode="abort", clear_cache=True)
+    await transfer(engine, weights)
+    await engine.llm.resume_generation()
+
+
+async def vllm_pause_keep(engine: Engine, weights: float) -> None:
+    await engine.llm.pause_generation(mode="keep", clear_cache=True)
+    await transfer(engine, weights)
+    await engine.llm.resume_generation()
+
+
+async def vllm_reset(engine: Engine, weights: float) -> None:
+    """A worker writes with nobody's knowledge; then both caches are reset."""
+    await engine.rpc("write_unseen", weights)
+    engine.wrote(weights)
+    await engine.llm.reset_prefix_cache(reset_connector=True)
+
+
+async def vllm_local_reset(engine: Engine, weights: float) -> None:
+    await engine.rpc("write_unseen", weights)
+    engine.wrote(weights)
+    await engine.llm.reset_prefix_cache()
+
+
+async def vllm_reset_running(engine: Engine, weights: float) -> None:
+    await engine.rpc("write_unseen", weights)
+    answer = await engine.llm.reset_prefix_cache(
+        reset_running_requests=True, reset_connector=True
+    )
+    assert answer
+    engine.wrote(weights)
+
+
+async def vllm_reset_refused(engine: Engine, weights: float) -> None:
+    """vLLM refuses a local reset while a request runs, and its connectors never hear of it."""
+    await engine.rpc("write_unseen", weights)
+    engine.wrote(weights)
+    assert not await engine.llm.reset_prefix_cache()
+
+
+async def vllm_unseen(engine: Engine, weights: float) -> None:
+    """A worker writes with nobody's knowledge, and nothing is reset."""
+    await engine.rpc("write_unseen", weights)
+    engine.wrote(weights)
+
+
+@dataclasses.dataclass(frozen=True)
+class Flow:
+    framework: str
+    mode: str
+    update: Update
+    # A request that runs when the update begins: None (there is none), "aborted" (the client sends
+    # it again with what it had), "recomputed" (it goes on, its KV computed anew), "mixed" (it goes
+    # on with the KV it has).
+    running: str | None = None
+    salted: bool = False  # cache_salt per version of the weights
+    not_guaranteed: tuple[str, ...] = ()  # of what run_flow sees, with our connector
+
+    @property
+    def name(self) -> str:
+        return f"{self.framework}: {self.mode}"
+
+
+MIXED = ("running",)
+ALL = ("running", "left", "after", "again")
+FLOWS = [
+    Flow("verl", "checkpoint engine, partial rollout", verl_checkpoint_engine, "aborted"),
+    Flow("verl", "naive (IPC, delta)", verl_naive),
+    Flow("OpenRLHF", "sync", openrlhf_sync),
+    Flow("OpenRLHF", "async, partial rollout", openrlhf_async, "recomputed"),
+    Flow("NeMo-RL", "waiting, recompute", nemo_rl_refit),
+    Flow("NeMo-RL", "waiting, keep cache", nemo_rl_keeping_cache),
+    Flow("NeMo-RL", "in flight, recompute", nemo_rl_refit, "mixed", not_guaranteed=MIXED),
+    Flow("NeMo-RL", "in flight, keep cache", nemo_rl_keeping_cache, "mixed", not_guaranteed=MIXED),
+    Flow("NeMo-RL", "colocated", nemo_rl_sleeping),
+    Flow("NeMo-RL", "Dynamo", nemo_rl_dynamo),
+    Flow("SkyRL", "non-colocated", skyrl_pausing, "recomputed"),
+    Flow("SkyRL", "non-colocated, reset last", skyrl_reset_last, "recomputed"),
+    Flow("SkyRL", "non-colocated, cache_salt", skyrl_pausing, "recomputed", salted=True),
+    Flow("SkyRL", "fully async", skyrl_fully_async, "mixed", not_guaranteed=MIXED),
+    Flow("SkyRL", "fully async, cache_salt", skyrl_fully_async, "mixed", True, MIXED),
+    Flow("SkyRL", "colocated", skyrl_colocated),
+    Flow("vLLM", "weight update API alone", vllm_transfer),
+    Flow("vLLM", "weight update API alone, running", vllm_transfer, "mixed", not_guaranteed=MIXED),
+    Flow("vLLM", "pause abort", vllm_pause_abort, "aborted"),
+    Flow("vLLM", "pause keep", vllm_pause_keep, "recomputed"),
+    Flow("vLLM", "unseen write, connector reset", vllm_reset),
+    Flow("vLLM", "unseen write, local reset", vllm_local_reset),
+    Flow("vLLM", "unseen write, connector reset, running", vllm_reset_running, "recomputed"),
+    Flow("vLLM", "unseen write, refused reset", vllm_reset_refused, "mixed", not_guaranteed=ALL),
+    Flow("vLLM", "unseen write, no reset", vllm_unseen, not_guaranteed=ALL),
+]
+
+
+async def run_flow(engine: Engine, flow: Flow, number: int) -> dict[str, Observation]:
+    """Requests before, across and after one update to weights that were never there before.
+
+    "after": a prompt that both tiers held before. "again": the same once other prompts have pushed
+    it out of vLLM's own cache. "running": what a request that ran across the update was answered
+    behind it. "left": a prompt that consists of that request, with what it was answered.
+    """
+    seed, weights = 100 * number, 1.2 + 0.15 * number
+    engine.salted = flow.salted
+    await engine.ask(prompt_of(seed))
+    await engine.wait_for_saves()
+    running = await engine.run_in_background(prompt_of(seed + 1)) if flow.running else None
+    await flow.update(engine, weights)
+    seen = {}
+    if running:
+        assert running.task
+        await running.task
+        engine.running = None
+        if flow.running == "aborted":
+            seen["running"] = await engine.ask(running.prompt + running.tokens)
+        else:
+            assert running.cut < RUN_TOKENS - OUTPUT_TOKENS, "it was to run across the update"
+            seen["running"] = running.after_cut(weights)
+            seen["left"] = await engine.ask(running.prompt + running.tokens[: 2 * BLOCK])
+    seen["after"] = await engine.ask(prompt_of(seed))
+    await engine.push_out(seed + 50)
+    seen["again"] = await engine.ask(prompt_of(seed))
+    return seen
+
+
+async def expect(plain: Engine, seen: Observation) -> float:
+    """The largest difference of a logprob from what an engine without a connector answers, its
+    cache reset and then primed to the same hit; infinite if tokens differ."""
+    if plain.weights != seen.weights:
+        await plain.rpc("write_unseen", seen.weights)
+        plain.wrote(seen.weights)
+    assert await plain.llm.reset_prefix_cache()
+    if seen.cached:
+        await plain.ask(seen.prompt[: seen.cached + 1], max_tokens=1)
+    right = await plain.ask(seen.prompt, max_tokens=len(seen.tokens))
+    if right.tokens != seen.tokens:
+        return float("inf")
+    return max(abs(a - b) for a, b in zip(right.logprobs, seen.logprobs, strict=True))

@@ -1,0 +1,29 @@
+#include <set>
+#include <utility>
+
+#include "python/bindings/bind.h"
+
+namespace newmoon {
+namespace {
+
+std::set<CloseAtExit*> open_ones;  // guarded by the GIL
+
+}  // namespace
+
+CloseAtExit::CloseAtExit(std::function<void()> close) : close_(std::move(close)) {
+  open_ones.insert(this);
+}
+
+CloseAtExit::~CloseAtExit() { open_ones.erase(this); }
+
+void bind_exit() {
+  py::module_::import("atexit").attr("register")(py::cpp_function([] {
+    while (!open_ones.empty()) {
+      const CloseAtExit* one = *open_ones.begin();
+      open_ones.erase(open_ones.begin());
+      one->close_();
+    }
+  }));
+}
+
+}  // namespace newmoon

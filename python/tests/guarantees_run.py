@@ -1,0 +1,68 @@
+"""Every flow of examples/rl_flows.py with the connector and with its fence taken out, each answer
+compared with a vLLM that has no connector. Told as JSON: guarantees_run.py MODEL_FOLDER.
+
+A module of its own because vLLM's processes import it.
+"""
+
+import asyncio
+import json
+import sys
+
+import rl_flows
+
+CONNECTORS = {
+    "fenced": ("NewmoonConnector", "newmoon.vllm"),
+    "unfenced": ("UnfencedConnector", "unfenced_connector"),
+}
+
+
+def transfer_config(connector: str, module: str) -> dict:
+    return {
+        "kv_connector": connector,
+        "kv_connector_module_path": module,
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {
+            "store": "memory",
+            "store_bytes": 1 << 30,
+            "reading_rpcs": rl_flows.READING_RPCS,
+        },
+    }
+
+
+async def run_all(engine: rl_flows.Engine) -> dict[str, dict[str, rl_flows.Observation]]:
+    try:
+        return {
+            flow.name: await rl_flows.run_flow(engine, flow, number)
+            for number, flow in enumerate(rl_flows.FLOWS)
+        }
+    finally:
+        engine.llm.shutdown()
+
+
+async def main(model: str) -> None:
+    rl_flows.make_model(model)
+    seen = {
+        kind: await run_all(rl_flows.Engine(model, transfer_config(*connector)))
+        for kind, connector in CONNECTORS.items()
+    }
+    plain = rl_flows.Engine(model)
+    told = {
+        kind: {
+            flow: {
+                name: {
+                    "cached": one.cached,
+                    "external": one.external,
+                    "difference": await rl_flows.expect(plain, one),
+                }
+                for name, one in observations.items()
+            }
+            for flow, observations in flows.items()
+        }
+        for kind, flows in seen.items()
+    }
+    plain.llm.shutdown()
+    print("SEEN " + json.dumps(told), flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))

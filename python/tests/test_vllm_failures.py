@@ -1,0 +1,168 @@
+"""Real vLLM while stores and ranks stop and die: no request fails, nothing hangs, nothing is left."""
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from processes import binary, python, running, session_members
+
+HERE = pathlib.Path(__file__).parent
+FOUND = 6 * 128  # whole blocks of the prompt
+
+
+def run_flow(model: str, folder: str, *arguments: str) -> dict[str, dict]:
+    """The flow's steps. Its processes end with it, and so does what it made."""
+    path = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
+    process = subprocess.Popen(
+        [sys.executable, "vllm_failures.py", model, *arguments],
+        cwd=HERE,
+        env=os.environ | {"PYTHONPATH": path, "VLLM_RPC_BASE_PATH": folder},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+    )
+    try:
+        said, logged = process.communicate(timeout=600)
+        told = [line for line in said.splitlines() if line.startswith("FLOW ")]
+        assert process.returncode == 0 and told, said[-4000:] + logged[-8000:]
+        wait_until(lambda: not session_members(process.pid), "its processes were to end")
+    finally:
+        for member in session_members(process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(member, signal.SIGKILL)
+    return json.loads(told[0].removeprefix("FLOW "))
+
+
+def wait_until(holds, what: str) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.1)
+
+
+def sockets_in(folder: str) -> list[str]:
+    return sorted(p.name for p in pathlib.Path(folder, f"newmoon-{os.getuid()}").iterdir())
+
+
+@contextlib.contextmanager
+def store_server(folder: str):
+    endpoint = f"ipc://{folder}/store/s.sock"
+    command = (binary(), "store-server", "--endpoint", endpoint, "--store-bytes", str(1 << 30))
+    with running(*command) as server:
+        yield endpoint, str(server.pid)
+
+
+@pytest.fixture(scope="module", params=["store", "multi"])
+def told(request, tiny_model):
+    """`multi`: inside MultiConnector, which was told that failed loads fail requests."""
+    with tempfile.TemporaryDirectory(prefix="nm") as folder, store_server(folder) as server:
+        steps = run_flow(tiny_model, folder, request.param, *server)
+        assert sockets_in(folder) == []
+        yield steps
+
+
+def test_hits_come_from_the_store(told):
+    assert told["cold"]["cached"] == 0
+    assert (told["external"]["local"], told["external"]["external"]) == (0, FOUND)
+    assert told["external"]["logprobs"] == told["local"]["logprobs"]
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+def test_a_load_that_its_store_never_answers_is_computed(told, how):
+    step = told[f"{how} at the load"]
+    assert step["external"] == FOUND, "the lookup was to find everything"
+    assert step["cached"] == 0 and step["ended"] == "length"
+    assert step["tokens"] == told["cold"]["tokens"]
+
+
+@pytest.mark.parametrize("name", ["stopped", "killed", "after all"])
+def test_without_its_store_vllm_goes_on(told, name):
+    assert told[name]["external"] == 0 and told[name]["ended"] == "length"
+    assert told[name]["tokens"] == told["cold"]["tokens"]
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+def test_a_reset_needs_no_store(told, how):
+    assert told[f"reset while {how}"]["answer"] is True
+
+
+def test_a_store_that_is_back_is_used_again(told):
+    assert told["again"]["external"] == FOUND
+    assert told["again"]["tokens"] == told["cold"]["tokens"]
+
+
+def test_a_reset_fences(told):
+    assert told["reset"]["answer"] is True
+    assert told["after reset"]["cached"] == told["after reset"]["external"] == 0
+    assert told["after reset, external"]["external"] == FOUND
+
+
+def test_ranks_that_stop_and_die(tiny_model):
+    with tempfile.TemporaryDirectory(prefix="nm") as folder:
+        told = run_flow(tiny_model, folder, "ranks")
+    assert told["external"]["external"] == FOUND and told["external"]["local"] == 0
+    assert told["external"]["logprobs"] == told["local"]["logprobs"]
+    assert [rank["loaded_blocks"] for rank in told["ranks"]] == [FOUND // 128] * 2
+    # Fenced, though a rank could not say that it knows.
+    assert told["reset while stopped"]["answer"] is True
+    assert told["after reset"]["cached"] == 0
+    assert told["after reset"]["tokens"] == told["cold"]["tokens"]
+    assert told["again"]["external"] == FOUND
+    assert told["killed"]["ended"] == "EngineDeadError", "vLLM ends with its first dead rank"
+
+
+RANK = """
+import ctypes, sys, threading
+from newmoon._core import ConnectorWorker
+kv = (ctypes.c_char * 4096)()
+worker = ConnectorWorker(
+    store="memory", store_bytes=1 << 20, store_timeout_s=1.0, layout="l", rank=int(sys.argv[2]),
+    rank_count=2, block_size=16, endpoint=sys.argv[1], regions=[(ctypes.addressof(kv), 1024, 1024)],
+    block_count=4, staging_bytes=4096)
+print("serving", flush=True)
+threading.Event().wait()
+"""
+
+
+def test_the_next_start_sweeps_up_after_a_killed_one(tmp_path):
+    folder = tmp_path / f"newmoon-{os.getuid()}"
+    with running(*python(RANK, f"ipc://{folder}/old-rank0.sock", "0")) as old:
+        old.kill()
+        old.wait(10)
+    left = sockets_in(str(tmp_path))
+    assert left == ["old-rank0.sock", "old-rank0.sock.lock"]
+    for name in left:
+        os.utime(folder / name, (0, 0))  # it did not begin just now
+    with running(*python(RANK, f"ipc://{folder}/new-rank0.sock", "0")):
+        assert sockets_in(str(tmp_path)) == ["new-rank0.sock", "new-rank0.sock.lock"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+def test_a_reset_without_one_of_its_ranks_is_degraded_and_names_it(tmp_path, number):
+    from newmoon._core import ConnectorScheduler
+
+    endpoints = [f"ipc://{tmp_path}/newmoon/rank{rank}.sock" for rank in range(2)]
+    with running(*python(RANK, endpoints[0], "0")), running(*python(RANK, endpoints[1], "1")) as one:
+        scheduler = ConnectorScheduler(
+            endpoints=endpoints, namespace="", model="m", layout="l", block_size=16
+        )
+        answer = scheduler.reset(timeout_s=20)
+        assert (answer["success"], answer["degraded"]) == (True, False)
+        before = scheduler.epoch
+        one.send_signal(number)
+        answer = scheduler.reset(timeout_s=0.5)
+        assert (answer["success"], answer["degraded"], answer["silent_ranks"]) == (True, True, [1])
+        assert "rank 1" in answer["error"] and scheduler.epoch == before + 1
+        # It is not waited for again, however long the others might take.
+        assert scheduler.reset(timeout_s=600)["silent_ranks"] == [1]

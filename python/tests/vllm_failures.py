@@ -1,0 +1,171 @@
+"""Real vLLM while stores and ranks die, told as JSON: vllm_failures.py MODEL multi|store|ranks ...
+
+multi ENDPOINT PID, store ENDPOINT PID: ours over a store server, inside MultiConnector or alone;
+the server is stopped and killed. ranks: two ranks, one of which is stopped and killed.
+"""
+
+import json
+import os
+import signal
+import struct
+import sys
+import threading
+import time
+
+import vllm_flow
+from vllm_flow import Flow
+
+RPCS = ["connector_stats", "signal_at_load", "pid"]
+
+
+def ours(**options) -> dict:
+    return {
+        "kv_connector": "NewmoonConnector",
+        "kv_connector_module_path": "newmoon.vllm",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"reading_rpcs": RPCS, **options},
+    }
+
+
+def multi(*connectors: dict) -> dict:
+    return {
+        "kv_connector": "MultiConnector",
+        "kv_role": "kv_both",
+        "kv_load_failure_policy": "fail",
+        "kv_connector_extra_config": {"connectors": list(connectors)},
+    }
+
+
+def count_loads(step: bytes) -> int:
+    """Of a step's message: tag, epoch u64, writes u32 and u64 each, loads u32."""
+    (writes,) = struct.unpack_from("<I", step, 9)
+    return struct.unpack_from("<I", step, 13 + 8 * writes)[0]
+
+
+class WorkerExtension(vllm_flow.WorkerExtension):
+    def _sides(self) -> list:
+        from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+        group = get_kv_transfer_group()
+        return [one._worker for one in getattr(group, "_connectors", [group])]
+
+    def connector_stats(self) -> dict[str, int]:
+        """Of the first of ours."""
+        return self._sides()[0]._core.stats()
+
+    def signal_at_load(self, pid: int, number: int) -> None:
+        """Once: when the next load is to begin, after its lookup has found everything."""
+        side = self._sides()[0]
+        bind = side.bind
+
+        def watched_bind(metadata):
+            bind(metadata)
+            if count_loads(metadata.message):
+                os.kill(pid, number)
+                del side.bind
+
+        side.bind = watched_bind
+
+    def pid(self) -> int:
+        return os.getpid()
+
+
+class FailureFlow(Flow):
+    def __init__(self, model: str, connector: dict, ranks: int = 1):
+        super().__init__(model, True, ranks, connector, "vllm_failures.WorkerExtension")
+
+    def signal_at_load(self, pid: int, number: int) -> None:
+        self.llm.collective_rpc("signal_at_load", args=(pid, number))
+
+    def ask_until_found(self, name: str) -> None:
+        """A store that is back is found out by its next ping."""
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            self.ask(name)
+            self.push_out()
+            if self.steps[name]["external"]:
+                return
+
+    def timed_reset(self, name: str, seconds: float = 60) -> None:
+        """A reset that hangs is given up, and told as such."""
+        told: dict = {"answer": "none"}
+
+        def reset():
+            begin = time.monotonic()
+            try:
+                told["answer"] = self.llm.reset_prefix_cache(reset_connector=True)
+            except Exception as error:
+                told["answer"] = type(error).__name__
+            told["seconds"] = time.monotonic() - begin
+
+        thread = threading.Thread(target=reset, daemon=True)
+        thread.start()
+        thread.join(seconds)
+        self.steps[name] = dict(told)
+
+
+def run_with_store(flow: FailureFlow, server: int) -> dict[str, dict]:
+    flow.ask("cold")
+    flow.ask("local")
+    flow.push_out()
+    flow.ask("external")
+    flow.push_out()
+
+    flow.signal_at_load(server, signal.SIGSTOP)
+    flow.ask("stopped at the load")
+    flow.push_out()
+    flow.ask("stopped")
+    flow.timed_reset("reset while stopped")
+    os.kill(server, signal.SIGCONT)
+    flow.push_out()
+    flow.ask_until_found("again")
+
+    flow.reset("reset", reset_connector=True)
+    flow.ask("after reset")
+    flow.push_out()
+    flow.ask("after reset, external")
+    flow.push_out()
+    flow.signal_at_load(server, signal.SIGKILL)
+    flow.ask("killed at the load")
+    flow.push_out()
+    flow.ask("killed")
+    flow.timed_reset("reset while killed")
+    flow.ask("after all")
+    flow.stats("stats")
+    return flow.steps
+
+
+def run_with_ranks(flow: FailureFlow) -> dict[str, dict]:
+    flow.ask("cold")
+    flow.ask("local")
+    flow.push_out()
+    flow.ask("external")
+    flow.steps["ranks"] = flow.llm.collective_rpc("connector_stats")
+    pids = flow.llm.collective_rpc("pid")
+    os.kill(pids[1], signal.SIGSTOP)
+    flow.timed_reset("reset while stopped")
+    os.kill(pids[1], signal.SIGCONT)
+    flow.ask("after reset")
+    flow.push_out()
+    flow.ask_until_found("again")
+    os.kill(pids[1], signal.SIGKILL)
+    try:
+        flow.ask("killed")
+    except Exception as error:
+        flow.steps["killed"] = {"ended": type(error).__name__}
+    return flow.steps
+
+
+if __name__ == "__main__":
+    model, mode, *arguments = sys.argv[1:]
+    if mode == "ranks":
+        told = run_with_ranks(FailureFlow(model, ours(reset_timeout_s=2), 2))
+    else:
+        endpoint, server = arguments
+        first = ours(store=endpoint, store_timeout_s=0.5, reset_timeout_s=2)
+        if mode == "multi":
+            first = multi(first, ours(namespace="second", min_load_tokens=1 << 30))
+        told = run_with_store(FailureFlow(model, first), int(server))
+    print("FLOW " + json.dumps(told), flush=True)
+    if mode == "ranks":  # a dead engine has nothing left to shut down
+        os._exit(0)
