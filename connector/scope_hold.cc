@@ -22,13 +22,21 @@ void ScopeHold::keep(const Fence& fence, const std::function<std::set<ScopeId>()
   if (fence.epoch() == kept_epoch_ && now < next_keep_) return;
   kept_epoch_ = fence.epoch();
   next_keep_ = now + kKeepInterval;
-  std::set<ScopeId> wanted = busy();
-  if (fence.scope_id()) wanted.insert(*fence.scope_id());
+  std::map<ScopeId, std::string> wanted;
+  for (const ScopeId& scope : busy()) wanted.emplace(scope, "");
+  if (fence.scope()) wanted[*fence.scope_id()] = describe(*fence.scope());
+  want(std::move(wanted));
+}
+
+void ScopeHold::want(std::map<ScopeId, std::string> scopes) {
   {
     MutexLock lock(mutex_);
-    if (fence.scope()) descriptions_[*fence.scope_id()] = describe(*fence.scope());
-    std::erase_if(descriptions_, [&](const auto& entry) { return !wanted.contains(entry.first); });
-    wanted_ = std::move(wanted);
+    wanted_.clear();
+    for (auto& [scope, description] : scopes) {
+      wanted_.insert(scope);
+      if (!description.empty()) descriptions_[scope] = std::move(description);
+    }
+    std::erase_if(descriptions_, [&](const auto& entry) { return !wanted_.contains(entry.first); });
   }
   post();
 }

@@ -37,6 +37,11 @@ class ScopeHold {
   // until the epoch has moved or a second has passed. `busy` says the scopes of jobs that
   // have not ended. One thread; does not block.
   void keep(const Fence& fence, const std::function<std::set<ScopeId>()>& busy);
+  // The same for a rank, which is told what is used: scopes and their descriptions ("" where
+  // unknown). Any thread.
+  void want(std::map<ScopeId, std::string> scopes);
+  // Renews what is due; for an idle rank, once a second. Any thread.
+  void renew() { post(); }
   // The engine ends: gives all leases back, without waiting for it.
   void release();
 
@@ -55,8 +60,9 @@ class ScopeHold {
 
   Mutex mutex_;
   std::set<ScopeId> wanted_ NM_GUARDED_BY(mutex_);
-  std::map<ScopeId, std::string> descriptions_ NM_GUARDED_BY(mutex_);  // of wanted_ scopes
-  std::map<ScopeId, Time> renew_at_ NM_GUARDED_BY(mutex_);             // of those held
+  std::map<ScopeId, std::string> descriptions_
+      NM_GUARDED_BY(mutex_);                                // of wanted_ scopes, if known
+  std::map<ScopeId, Time> renew_at_ NM_GUARDED_BY(mutex_);  // of those held
   bool posted_ NM_GUARDED_BY(mutex_) = false;
 };
 

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "engine/scheduler.h"
+#include "hash/identity_mode.h"
 
 namespace newmoon {
 
@@ -29,13 +30,6 @@ enum class PauseMode : std::uint8_t {
 // "abort", "wait", "keep".
 std::optional<PauseMode> parse_pause_mode(std::string_view name);
 std::string_view to_string(PauseMode mode);
-
-// What names the weights in a scope (hash/scope.h).
-enum class IdentityMode : std::uint8_t {
-  kUnique,        // nothing: every update starts cold
-  kDigest,        // the digest of the tensors in memory
-  kTrustedLabel,  // weight_version, by the user's word
-};
 
 struct PauseAnswer {
   // False: something still runs, named below; the engine stays paused all the same.

@@ -1,10 +1,9 @@
 #include "engine/engine_stack.h"
 
-#include <unistd.h>
-
 #include <utility>
 
 #include "base/log.h"
+#include "store/holder_name.h"
 
 namespace newmoon {
 namespace {
@@ -129,21 +128,14 @@ Status EngineStack::connect() {
       *transport_, parts_.clock,
       LookupKeyClient::Options{.lookup_timeout = options_.lookup_timeout, .foreign = {}});
   background_ = std::make_unique<ThreadExecutor>("nm-background");
-  hold_ = std::make_unique<ScopeHold>(ScopeHold::Options{.holder = holder_name()}, *parts_.store,
-                                      parts_.clock, *background_);
+  hold_ = std::make_unique<ScopeHold>(
+      ScopeHold::Options{.holder = holder_name(options_.engine_id, incarnation_)}, *parts_.store,
+      parts_.clock, *background_);
   store_scheduler_ = std::make_unique<StoreScheduler>(
       StoreScheduler::Options{.block_size = info_.block_size, .reset_mode = options_.reset_mode},
       fence_, *client_, pool_, hold_.get());
   connector_ = StoreConnector::for_scheduler(*store_scheduler_);
   return {};
-}
-
-// Where to look for the process, and what no other engine has.
-std::string EngineStack::holder_name() const {
-  char host[256] = "";
-  if (gethostname(host, sizeof host - 1) != 0) host[0] = '\0';
-  return options_.engine_id + "@" + host + ":" + std::to_string(getpid()) + ":" +
-         to_hex(ByteView(incarnation_.bytes).first(4));
 }
 
 Status EngineStack::build_core() {

@@ -89,7 +89,6 @@ class EngineStack {
   Result<std::unique_ptr<Rank>> start_rank(std::size_t rank);
   Status connect();
   Status build_core();
-  std::string holder_name() const;
 
   const Options options_;
   const Parts parts_;

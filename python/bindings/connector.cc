@@ -18,12 +18,17 @@ ResetMode to_reset_mode(const std::string& name) {
   raise({Code::kBadRequest, "reset_mode '" + name + "': use fence or remove_all"});
 }
 
-std::unique_ptr<SchedulerStack> make_scheduler(std::vector<std::string> endpoints,
-                                               std::string name_space, std::string model,
-                                               std::string layout, int block_size,
-                                               std::uint32_t min_load_tokens,
-                                               const std::string& reset_mode,
-                                               double lookup_timeout_s) {
+IdentityMode to_identity_mode(const std::string& name) {
+  if (name == "unique") return IdentityMode::kUnique;
+  if (name == "digest") return IdentityMode::kDigest;
+  if (name == "trust_weight_version") return IdentityMode::kTrustedLabel;
+  raise({Code::kBadRequest, "identity '" + name + "': use unique, digest or trust_weight_version"});
+}
+
+std::unique_ptr<SchedulerStack> make_scheduler(
+    std::vector<std::string> endpoints, std::string name_space, std::string model,
+    std::string layout, int block_size, std::uint32_t min_load_tokens,
+    const std::string& reset_mode, double lookup_timeout_s, const std::string& identity) {
   SchedulerRole::Options options;
   options.name_space = std::move(name_space);
   options.model = std::move(model);
@@ -32,6 +37,7 @@ std::unique_ptr<SchedulerStack> make_scheduler(std::vector<std::string> endpoint
   options.scheduler.block_size = block_size;
   options.scheduler.min_load_tokens = min_load_tokens;
   options.scheduler.reset_mode = to_reset_mode(reset_mode);
+  options.identity = to_identity_mode(identity);
   return value_or_raise(SchedulerStack::start(std::move(options), std::move(endpoints)));
 }
 
@@ -93,12 +99,23 @@ py::dict reset(SchedulerStack& self, bool keep_verified, double timeout_s) {
   return answer;
 }
 
+// By rank: its count of weight writes, and the SHA-256 of its tensors.
+void identify(SchedulerStack& self, const std::vector<std::pair<std::uint64_t, py::bytes>>& ranks) {
+  std::vector<Sha256Digest> digests;
+  std::vector<std::uint64_t> writes;
+  for (const auto& [count, digest] : ranks) {
+    writes.push_back(count);
+    digests.push_back(std::get<DigestIdentity>(*to_weights(digest, std::nullopt)).sha256);
+  }
+  self.role().identify(digests, std::move(writes));
+}
+
 void bind_scheduler(py::module_& module) {
   py::class_<SchedulerStack>(module, "ConnectorScheduler")
       .def(py::init(&make_scheduler), py::kw_only(), py::arg("endpoints"), py::arg("namespace"),
            py::arg("model"), py::arg("layout"), py::arg("block_size"),
            py::arg("min_load_tokens") = 0, py::arg("reset_mode") = "fence",
-           py::arg("lookup_timeout_s") = 1.0)
+           py::arg("lookup_timeout_s") = 1.0, py::arg("identity") = "unique")
       .def_property_readonly("epoch",
                              [](SchedulerStack& self) { return self.role().fence().epoch(); })
       .def_property_readonly("scope",
@@ -123,6 +140,17 @@ void bind_scheduler(py::module_& module) {
            py::arg("timeout_s") = 5.0)
       .def("seal", [](SchedulerStack& self) { self.role().seal(); })
       .def("unseal", [](SchedulerStack& self) { self.role().unseal(); })
+      .def("weights_were_written",
+           [](SchedulerStack& self) {
+             return without_gil([&] { return self.role().weights_were_written(); });
+           })
+      .def_property_readonly("adopt_is_due",
+                             [](SchedulerStack& self) { return self.role().adopt_is_due(); })
+      .def("identify", &identify)
+      .def("set_weight_version",
+           [](SchedulerStack& self, const std::string& weight_version) {
+             self.role().set_weight_version(weight_version);
+           })
       .def("fence_only",
            [](SchedulerStack& self) { return std::string(to_string(self.role().fence_only())); });
 }
@@ -162,7 +190,7 @@ using RegionTuple = std::tuple<std::uintptr_t, std::size_t, std::size_t>;
 std::unique_ptr<Worker> make_worker(std::string store, std::uint64_t store_bytes,
                                     double store_timeout_s, std::string layout, std::size_t rank,
                                     std::size_t rank_count, int block_size, std::string endpoint,
-                                    const std::vector<RegionTuple>& regions,
+                                    std::string engine_id, const std::vector<RegionTuple>& regions,
                                     std::size_t block_count, std::uint64_t staging_bytes,
                                     bool checksum) {
   WorkerStack::Options options{
@@ -173,6 +201,7 @@ std::unique_ptr<Worker> make_worker(std::string store, std::uint64_t store_bytes
       .rank_count = rank_count,
       .block_size = block_size,
       .endpoint = std::move(endpoint),
+      .engine_id = std::move(engine_id),
       .regions = {},
       .block_count = block_count,
       .staging_bytes = staging_bytes,
@@ -225,8 +254,8 @@ void bind_worker(py::module_& module) {
   py::class_<Worker>(module, "ConnectorWorker")
       .def(py::init(&make_worker), py::kw_only(), py::arg("store"), py::arg("store_bytes"),
            py::arg("store_timeout_s"), py::arg("layout"), py::arg("rank"), py::arg("rank_count"),
-           py::arg("block_size"), py::arg("endpoint"), py::arg("regions"), py::arg("block_count"),
-           py::arg("staging_bytes"), py::arg("checksum") = true)
+           py::arg("block_size"), py::arg("endpoint"), py::arg("engine_id"), py::arg("regions"),
+           py::arg("block_count"), py::arg("staging_bytes"), py::arg("checksum") = true)
       .def("bind", &Worker::bind)
       .def("start_load_kv", &start_load_kv)
       .def("wait_for_save", &wait_for_save)
@@ -237,6 +266,9 @@ void bind_worker(py::module_& module) {
             self.stack().worker().note_weight_write(sealed_epoch);
           },
           py::arg("sealed_epoch") = 0)
+      .def_property_readonly(
+          "weight_writes",
+          [](Worker& self) { return self.stack().worker().status().weight_writes; })
       .def("stats", &worker_stats)
       .def("close", &Worker::close);
 }

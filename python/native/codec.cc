@@ -123,6 +123,31 @@ void get_job(Reader& reader, Job& job, std::uint64_t& id) {
   job.blocks = get_blocks(reader);
 }
 
+enum class OpenScopeKind : std::uint8_t { kUnchanged, kSealed, kOpen };
+
+void put_open_scope(Writer& writer, const std::optional<StepMessage::OpenScope>& scope) {
+  const bool is_open = scope && scope->id;
+  const OpenScopeKind kind = is_open ? OpenScopeKind::kOpen
+                             : scope ? OpenScopeKind::kSealed
+                                     : OpenScopeKind::kUnchanged;
+  writer.put(static_cast<std::uint8_t>(kind));
+  if (!is_open) return;
+  writer.put_raw(scope->id->bytes);
+  writer.put_text(scope->description);
+}
+
+std::optional<StepMessage::OpenScope> get_open_scope(Reader& reader) {
+  const auto kind = reader.get<std::uint8_t>();
+  reader.check(kind <= static_cast<std::uint8_t>(OpenScopeKind::kOpen));
+  if (!reader.ok() || kind == static_cast<std::uint8_t>(OpenScopeKind::kUnchanged)) return {};
+  StepMessage::OpenScope scope;
+  if (kind == static_cast<std::uint8_t>(OpenScopeKind::kOpen)) {
+    scope.id = get_scope(reader);
+    scope.description = reader.get_text();
+  }
+  return scope;
+}
+
 }  // namespace
 
 Bytes encode_step(const StepMessage& step) {
@@ -137,6 +162,7 @@ Bytes encode_step(const StepMessage& step) {
   for (const SaveJob& job : metadata.saves) put_job(writer, job, job.job_id);
   writer.put_count(step.left_scopes.size());
   for (const ScopeId& scope : step.left_scopes) writer.put_raw(scope.bytes);
+  put_open_scope(writer, step.open_scope);
   return writer.take();
 }
 
@@ -153,6 +179,7 @@ Result<StepMessage> decode_step(ByteView bytes) {
   for (SaveJob& job : metadata.saves) get_job(reader, job, job.job_id);
   step.left_scopes.resize(reader.get_count(16));
   for (ScopeId& scope : step.left_scopes) scope = get_scope(reader);
+  step.open_scope = get_open_scope(reader);
   if (const Status end = reader.end("step message"); !end) return std::unexpected(end.error());
   return step;
 }

@@ -7,6 +7,8 @@
 // can hold, whatever they are.
 #pragma once
 
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "base/bytes.h"
@@ -19,6 +21,14 @@ struct StepMessage {
   ConnectorMetadata metadata;
   // Unique scopes that were left: each rank purges them in its store (rule PURGE).
   std::vector<ScopeId> left_scopes;
+  // With the first step of an epoch: what is open now, for the store to be told that it is
+  // used (connector/scope_hold.h).
+  struct OpenScope {
+    std::optional<ScopeId> id;  // nullopt: sealed
+    std::string description;
+    friend bool operator==(const OpenScope&, const OpenScope&) = default;
+  };
+  std::optional<OpenScope> open_scope{};
 };
 
 Bytes encode_step(const StepMessage& step);

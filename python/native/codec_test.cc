@@ -20,6 +20,7 @@ StepMessage full_step() {
   step.metadata.loads.push_back({11, "load me", 7, test_scope(1), test_blocks({5, 6})});
   step.metadata.saves.push_back({12, "save me", 6, test_scope(2), test_blocks({9})});
   step.left_scopes = {test_scope(3)};
+  step.open_scope = {test_scope(4), "namespace=run-7"};
   return step;
 }
 
@@ -58,6 +59,14 @@ TEST(Codec, AStepComesThrough) {
   EXPECT_EQ(got->metadata.saves[0].job_id, 12u);
   expect_same(got->metadata.saves[0], wanted.metadata.saves[0]);
   EXPECT_EQ(got->left_scopes, wanted.left_scopes);
+  EXPECT_EQ(got->open_scope, wanted.open_scope);
+}
+
+TEST(Codec, AStepSaysWhetherAScopeIsOpen) {
+  StepMessage step;
+  EXPECT_EQ(decode_step(encode_step(step))->open_scope, std::nullopt);
+  step.open_scope = StepMessage::OpenScope();
+  EXPECT_EQ(decode_step(encode_step(step))->open_scope, step.open_scope);
 }
 
 TEST(Codec, AReportComesThrough) {
@@ -81,6 +90,7 @@ TEST(Codec, TheExamplesOfThePageAreOurs) {
   step.metadata.weight_writes = {3};
   step.metadata.loads.push_back({11, "a", 7, test_scope(1), {{BlockHash(Bytes(16, 0xab)), 5}}});
   step.left_scopes = {test_scope(2)};
+  step.open_scope = {test_scope(3), "ns"};
   EXPECT_EQ(to_hex(encode_step(step)), newmoon::testing::hex_example("vllm-step"));
 
   WorkerReport report;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "hash/scope_text.h"
 
 namespace newmoon {
 namespace {
@@ -144,8 +145,10 @@ StepMessage SchedulerRole::build_connector_meta() {
     const Tracked& request = requests_.at(item.request_id);
     progress.push_back({item.request_id, item.num_computed_tokens, request.hashes, request.blocks});
   }
-  StepMessage step{scheduler_.build_connector_meta(progress), std::exchange(left_scopes_, {})};
+  StepMessage step{scheduler_.build_connector_meta(progress), std::exchange(left_scopes_, {}),
+                   news_of_scope()};
   progress_.clear();
+  ranks_were_asked_ = false;
   return step;
 }
 
@@ -201,6 +204,8 @@ ScopeOutcome SchedulerRole::fence_only() {
 void SchedulerRole::seal() {
   after_fence(fence_.seal());
   adopt_due_ = false;
+  known_weights_.reset();
+  label_is_fresh_ = false;
 }
 
 void SchedulerRole::unseal() { adopt_due_ = true; }
@@ -210,22 +215,91 @@ void SchedulerRole::after_fence(const std::optional<Scope>& left) {
   if (left && left->is_unique()) left_scopes_.push_back(left->id());  // rule PURGE
 }
 
-// Rule BIND: the scope opens once every rank has said how often its weights were written.
-void SchedulerRole::adopt_if_due() {
-  if (!adopt_due_ || !fence_.sealed() || clock_.now() < adopt_after_) return;
-  const LookupKeyClient::ResetAnswer reply = client_.ping(clock_.now() + options_.adopt_timeout);
+// --- weights ---
+
+Result<std::vector<std::uint64_t>> SchedulerRole::count_writes(Duration timeout) {
+  const LookupKeyClient::ResetAnswer reply = client_.ping(clock_.now() + timeout);
   std::vector<std::uint64_t> writes;
   for (const LookupKeyClient::RankAnswer& rank : reply.ranks) {
-    if (!rank.ack) {
-      log(LogLevel::kWarning, kLog,
-          "no external cache until every rank answers: " + to_string(rank.ack.error()));
-      adopt_after_ = clock_.now() + options_.adopt_timeout;
-      return;
-    }
+    if (!rank.ack) return std::unexpected(rank.ack.error());
     writes.push_back(rank.ack->fence.weight_writes);
   }
-  after_fence(fence_.adopt_unique(std::move(writes)));
+  return writes;
+}
+
+bool SchedulerRole::weights_were_written() {
+  if (fence_.sealed() || std::exchange(ranks_were_asked_, true)) return false;
+  const Result<std::vector<std::uint64_t>> writes = count_writes(options_.lookup_wait);
+  if (!writes || *writes == fence_.bound_writes()) return false;
+  log(LogLevel::kInfo, kLog, "a rank wrote weights on its own");
+  seal();
+  unseal();
+  return true;
+}
+
+bool SchedulerRole::adopt_is_due() const {
+  return adopt_due_ && fence_.sealed() && clock_.now() >= adopt_after_;
+}
+
+// Rule BIND: the scope opens once every rank has said how often its weights were written.
+void SchedulerRole::adopt_if_due() {
+  if (!adopt_is_due()) return;
+  Result<std::vector<std::uint64_t>> writes = count_writes(options_.adopt_timeout);
+  if (!writes) {
+    log(LogLevel::kWarning, kLog,
+        "no external cache until every rank answers: " + to_string(writes.error()));
+    adopt_after_ = clock_.now() + options_.adopt_timeout;
+    return;
+  }
+  ranks_were_asked_ = true;
+  const std::optional<WeightsIdentity> identity = identity_at(*writes);
+  after_fence(identity ? fence_.adopt(*identity, std::move(*writes))
+                       : fence_.adopt_unique(std::move(*writes)));
   adopt_due_ = false;
+}
+
+// What is known of weights that the ranks have written so often.
+std::optional<WeightsIdentity> SchedulerRole::identity_at(
+    std::span<const std::uint64_t> writes) const {
+  // Rule SEAL: all ranks have the same weights only if they wrote equally often.
+  if (std::ranges::adjacent_find(writes, std::ranges::not_equal_to{}) != writes.end()) return {};
+  if (known_weights_ && std::ranges::equal(known_weights_->writes, writes)) {
+    return known_weights_->identity;
+  }
+  if (label_is_trusted()) return LabelIdentity{weight_version_};
+  return std::nullopt;
+}
+
+void SchedulerRole::identify(std::span<const Sha256Digest> rank_digests,
+                             std::vector<std::uint64_t> writes) {
+  if (options_.identity != IdentityMode::kDigest) return;
+  Sha256 all;
+  all.update(as_bytes("newmoon weights of all ranks"));
+  for (const Sha256Digest& rank : rank_digests) all.update(rank);
+  known_weights_ = KnownWeights{DigestIdentity{all.finish()}, std::move(writes)};
+}
+
+bool SchedulerRole::label_is_trusted() const {
+  return options_.identity == IdentityMode::kTrustedLabel && label_is_fresh_ &&
+         !options_.name_space.empty() && !weight_version_.empty() && weight_version_ != "default";
+}
+
+// vLLM tells it behind the update that it belongs to, when a scope may be open already.
+void SchedulerRole::set_weight_version(const std::string& weight_version) {
+  const bool is_new = weight_version != weight_version_;
+  label_is_fresh_ = label_is_fresh_ || is_new;
+  weight_version_ = weight_version;
+  if (!is_new || fence_.sealed() || !label_is_trusted()) return;
+  after_fence(fence_.seal());
+  adopt_due_ = true;
+}
+
+// Of an epoch that the ranks have heard nothing of.
+std::optional<StepMessage::OpenScope> SchedulerRole::news_of_scope() {
+  if (std::exchange(told_epoch_, fence_.epoch()) == fence_.epoch()) return std::nullopt;
+  StepMessage::OpenScope news{fence_.scope_id(), ""};
+  if (fence_.scope()) news.description = describe(*fence_.scope());
+  return news;
 }
 
 }  // namespace newmoon

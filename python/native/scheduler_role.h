@@ -18,6 +18,8 @@
 #include "base/random.h"
 #include "connector/fence.h"
 #include "connector/store_connector.h"
+#include "hash/identity_mode.h"
+#include "hash/sha256.h"
 #include "python/native/block_births.h"
 #include "python/native/codec.h"
 
@@ -30,6 +32,7 @@ class SchedulerRole {
     std::string model;
     std::string layout;
     StoreScheduler::Options scheduler;
+    IdentityMode identity = IdentityMode::kUnique;
     Duration lookup_timeout = std::chrono::seconds(1);
     // For lookups of one step to be answered within it, all together. An engine that has
     // nothing else to do would take an empty step instead.
@@ -83,9 +86,23 @@ class SchedulerRole {
   Reset reset(bool keep_verified, Time deadline);
   // The fence alone: the ranks are told, and not waited for.
   ScopeOutcome fence_only();
-  // Rule SEAL. It opens again, with a unique scope, at the first step after unseal().
+  // Rule SEAL. It opens again at the first step after unseal().
   void seal();
   void unseal();
+
+  // --- weights ---
+  // Rule BIND, before the engine looks into its own cache: true if a rank has written weights
+  // that nobody announced. The fence has moved then, and the engine must forget what that
+  // cache holds. Asks the ranks, once a step; silent ones have written nothing.
+  bool weights_were_written();
+  // The next call would open a scope. Whoever knows the weights says so first, with the
+  // count of writes at which each rank had them; else, or if a rank wrote since, the scope is
+  // unique. Kept until the next seal.
+  bool adopt_is_due() const;
+  void identify(std::span<const Sha256Digest> rank_digests, std::vector<std::uint64_t> writes);
+  // The user's label of the weights (IdentityMode::kTrustedLabel). It counts if it was set to
+  // something new since the last seal, in a namespace, and is not vLLM's "default".
+  void set_weight_version(const std::string& weight_version);
 
   const Fence& fence() const { return fence_; }
   std::uint64_t ignored_reports() const { return scheduler_.ignored_reports(); }
@@ -105,7 +122,16 @@ class SchedulerRole {
     std::uint32_t num_computed_tokens = 0;
   };
 
+  struct KnownWeights {
+    DigestIdentity identity;
+    std::vector<std::uint64_t> writes;  // by rank
+  };
+
   void adopt_if_due();
+  Result<std::vector<std::uint64_t>> count_writes(Duration timeout);
+  std::optional<WeightsIdentity> identity_at(std::span<const std::uint64_t> writes) const;
+  bool label_is_trusted() const;
+  std::optional<StepMessage::OpenScope> news_of_scope();
   void after_fence(const std::optional<Scope>& left);
   std::optional<ExternalMatch> ask(const RequestId& request_id, const Tracked& request,
                                    std::uint32_t num_tokens, std::uint32_t num_computed_tokens);
@@ -130,7 +156,12 @@ class SchedulerRole {
   std::size_t outstanding_loads_ = 0;  // not reported by all ranks
   Duration wait_left_;                 // of lookup_wait, in this step
   bool adopt_due_ = true;
-  Time adopt_after_{};  // not before
+  Time adopt_after_{};             // not before
+  bool ranks_were_asked_ = false;  // in this step, how often they wrote weights
+  Epoch told_epoch_ = 0;           // whose scope the ranks were told
+  std::optional<KnownWeights> known_weights_;
+  std::string weight_version_;
+  bool label_is_fresh_ = false;  // set since the last seal
 };
 
 }  // namespace newmoon

@@ -18,13 +18,16 @@ void move_behind(std::vector<Item>& items, std::vector<Item>&& more) {
 
 }  // namespace
 
-WorkerRole::WorkerRole(StoreWorker& worker, StagedMemory& memory, KvStore& store, Executor& purge)
-    : worker_(worker), memory_(memory), store_(store), purge_(purge) {}
+WorkerRole::WorkerRole(StoreWorker& worker, StagedMemory& memory, KvStore& store, Executor& purge,
+                       ScopeHold* hold)
+    : worker_(worker), memory_(memory), store_(store), purge_(purge), hold_(hold) {}
 
 void WorkerRole::start_load_kv(const StepMessage& step) {
   for (const LoadJob& job : step.metadata.loads) {
-    loads_[job.load_id] = {job.request_id, job.blocks.size()};
+    loads_[job.load_id] = {job.request_id, job.blocks.size(), job.scope};
   }
+  if (step.open_scope) open_scope_ = *step.open_scope;
+  hold_scopes();
   worker_.start_load_kv(step.metadata);
   for (const ScopeId& scope : step.left_scopes) {
     purge_.post([this, scope] {
@@ -54,11 +57,12 @@ void WorkerRole::wait_for_save(const StepMessage& step) {
 // All blocks of the job or none.
 bool WorkerRole::stage(SaveJob& job) {
   if (memory_.free_slots() < job.blocks.size()) return false;
-  std::vector<BlockId>& slots = staged_[job.job_id];
+  Save& save = staged_[job.job_id];
+  save.scope = job.scope;
   for (BlockRef& block : job.blocks) {
     const std::optional<BlockId> slot = memory_.stage(block.block);
     block.block = slot.value();
-    slots.push_back(*slot);
+    save.slots.push_back(*slot);
   }
   return true;
 }
@@ -66,8 +70,18 @@ bool WorkerRole::stage(SaveJob& job) {
 void WorkerRole::release(std::uint64_t job_id) {
   const auto staged = staged_.find(job_id);
   if (staged == staged_.end()) return;
-  for (const BlockId slot : staged->second) memory_.release(slot);
+  for (const BlockId slot : staged->second.slots) memory_.release(slot);
   staged_.erase(staged);
+}
+
+// What is open, and what jobs that have not ended are of.
+void WorkerRole::hold_scopes() {
+  if (hold_ == nullptr) return;
+  std::map<ScopeId, std::string> used;
+  for (const auto& [id, load] : loads_) used.emplace(load.scope, "");
+  for (const auto& [id, save] : staged_) used.emplace(save.scope, "");
+  if (open_scope_.id) used[*open_scope_.id] = open_scope_.description;
+  hold_->want(std::move(used));
 }
 
 void WorkerRole::collect() {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/executor.h"
+#include "connector/scope_hold.h"
 #include "connector/store_worker.h"
 #include "python/native/codec.h"
 #include "python/native/staged_memory.h"
@@ -28,8 +29,10 @@ class WorkerRole {
     std::vector<BlockId> failed_blocks;  // of loads that brought something
   };
 
-  // All must outlive the role and `purge`'s tasks.
-  WorkerRole(StoreWorker& worker, StagedMemory& memory, KvStore& store, Executor& purge);
+  // All must outlive the role and `purge`'s tasks. `hold`: tells the store which scopes are
+  // used; one rank of an engine is enough.
+  WorkerRole(StoreWorker& worker, StagedMemory& memory, KvStore& store, Executor& purge,
+             ScopeHold* hold = nullptr);
 
   // Once a step each, with the same message.
   void start_load_kv(const StepMessage& step);
@@ -44,19 +47,27 @@ class WorkerRole {
   struct Load {
     RequestId request_id;
     std::size_t block_count = 0;
+    ScopeId scope;
+  };
+  struct Save {
+    std::vector<BlockId> slots;
+    ScopeId scope;
   };
 
   bool stage(SaveJob& job);
   void release(std::uint64_t job_id);
   void collect();
+  void hold_scopes();
 
   StoreWorker& worker_;
   StagedMemory& memory_;
   KvStore& store_;
   Executor& purge_;
-  std::unordered_map<std::uint64_t, Load> loads_;                   // by load id
-  std::unordered_map<std::uint64_t, std::vector<BlockId>> staged_;  // slots, by job id
-  WorkerReport report_;                                             // not yet taken
+  ScopeHold* const hold_;
+  std::unordered_map<std::uint64_t, Load> loads_;   // by load id
+  std::unordered_map<std::uint64_t, Save> staged_;  // by job id
+  StepMessage::OpenScope open_scope_;
+  WorkerReport report_;  // not yet taken
   std::uint64_t unstaged_saves_ = 0;
 };
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/ipc_path.h"
+#include "store/holder_name.h"
 
 namespace newmoon {
 namespace {
@@ -23,6 +24,16 @@ Result<std::unique_ptr<WorkerStack>> WorkerStack::start(Options options) {
 WorkerStack::~WorkerStack() {
   if (socket_ != nullptr) socket_->stop();
   if (worker_ != nullptr) worker_->close();
+  if (hold_ != nullptr) hold_->release();
+}
+
+void WorkerStack::hold_scopes() {
+  SystemRandom random;
+  hold_ = std::make_unique<ScopeHold>(
+      ScopeHold::Options{.holder = holder_name(options_.engine_id, draw_incarnation(random))},
+      *store_, clock_, *purge_);
+  renewing_ = std::make_unique<Ticker>("nm-hold", std::chrono::seconds(1),
+                                       [hold = hold_.get()] { hold->renew(); });
 }
 
 Status WorkerStack::open() {
@@ -55,7 +66,8 @@ Status WorkerStack::serve() {
     this->*member = std::make_unique<ThreadExecutor>(name);
   }
   worker_ = std::make_unique<StoreWorker>(worker_options(), *store_, *memory_, *send_, *receive_);
-  role_ = std::make_unique<WorkerRole>(*worker_, *memory_, *store_, *purge_);
+  if (options_.rank == 0) hold_scopes();
+  role_ = std::make_unique<WorkerRole>(*worker_, *memory_, *store_, *purge_, hold_.get());
   LookupKeyServer::Options server;
   server.block_size = options_.block_size;
   server_ = std::make_unique<LookupKeyServer>(*worker_, server, *quick_, *bulk_);

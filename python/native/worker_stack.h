@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "admin/lookup_key_server.h"
+#include "base/ticker.h"
 #include "base/zmq_transport.h"
 #include "python/native/worker_role.h"
 #include "store/make_store.h"
@@ -26,6 +27,7 @@ class WorkerStack {
     std::size_t rank_count = 1;
     int block_size = 16;   // tokens
     std::string endpoint;  // of this rank's socket
+    std::string engine_id;
     std::vector<StagedMemory::Region> regions;
     std::size_t block_count = 0;
     std::uint64_t staging_bytes = 0;
@@ -48,6 +50,7 @@ class WorkerStack {
   explicit WorkerStack(Options options) : options_(std::move(options)) {}
   Status open();
   Status serve();
+  void hold_scopes();
   StoreWorker::Options worker_options() const;
 
   const Options options_;
@@ -64,7 +67,10 @@ class WorkerStack {
   std::unique_ptr<ThreadExecutor> receive_;
   std::unique_ptr<ThreadExecutor> quick_;
   std::unique_ptr<ThreadExecutor> bulk_;
+  // Rank 0 tells the store for all.
+  std::unique_ptr<ScopeHold> hold_;
   std::unique_ptr<ThreadExecutor> purge_;
+  std::unique_ptr<Ticker> renewing_;
   std::unique_ptr<ZmqServer> socket_;
 };
 

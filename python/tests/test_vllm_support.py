@@ -76,6 +76,8 @@ def test_another_vllm_is_refused_unless_asked_for(monkeypatch):
         ({"store_bytes": True}, "'store_bytes' takes a value of type int"),
         ({"store_timeout_s": -1}, "negative"),
         ({"reading_rpcs": "name"}, "list of names"),
+        ({"identity": "label"}, "unique, digest or trust_weight_version"),
+        ({"identity": "trust_weight_version"}, "needs a 'namespace'"),
     ],
 )
 def test_bad_options_are_named(config, said):

@@ -15,6 +15,13 @@ class Watcher:
     def __init__(self, log, reading_rpcs=()):
         self.log, self.reading_rpcs = log, frozenset(reading_rpcs)
         self.until, self.sealed = set(), False
+        self.attached, self.labels = [], []
+
+    def attach(self, engine):
+        self.attached.append(engine)
+
+    def set_weight_version(self, weight_version):
+        self.labels.append((weight_version, self.sealed))
 
     def seal(self, until=None):
         self.until |= {until} if until else set()
@@ -53,6 +60,7 @@ class Core:
     collective_rpc = weights.around_rpc(run)
     add_lora = weights.around_write(run)
     add_request = weights.before_request(run)
+    set_weight_version = weights.around_label(run)
     sleep = weights.around_sleep(go_to_sleep)
     wake_up = weights.around_wake_up(wake)
 
@@ -129,6 +137,17 @@ def test_a_failed_load_never_fails_a_request_whatever_multiconnector_was_told(co
     core.scheduler.recompute_kv_load_failures = False
     core.add_request("request")
     assert not core.scheduler.recompute_kv_load_failures, "without ours it is left alone"
+
+
+def test_the_engine_is_known_before_its_first_request(core):
+    core.add_request("request")
+    assert core.watcher.attached == [core]
+
+
+def test_a_label_is_told_behind_its_update(core):
+    core.collective_rpc("reload_weights")
+    core.set_weight_version("step-1")
+    assert core.watcher.labels == [("step-1", False)]
 
 
 def test_an_engine_without_our_connector_is_left_alone(core):

@@ -69,6 +69,10 @@ class NewmoonConnector(KVConnectorBase_V1, SupportsHMA):
     def weight_watcher(self) -> WeightWatcher | None:
         return self._scheduler
 
+    @property
+    def worker_side(self) -> WorkerSide | None:
+        return self._worker
+
     # --- scheduler ---
 
     def bind_kv_cache_manager(self, kv_cache_manager: "KVCacheManager") -> None:

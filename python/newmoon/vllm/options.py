@@ -16,6 +16,9 @@ class Options:
     store_timeout_s: float = 1.0
     # Part of every key: engines of other namespaces never meet.
     namespace: str = ""
+    # What names the weights in a key: "unique" (nothing: every change starts cold), "digest" (of
+    # the tensors in memory) or "trust_weight_version" (vLLM's weight_version, by your word).
+    identity: str = "unique"
     # Host memory a rank copies blocks to before they are saved.
     staging_bytes: int = 256 << 20
     # Shorter external hits are computed.
@@ -61,5 +64,15 @@ def parse_options(extra_config: Mapping[str, Any]) -> Options:
         raise ValueError(
             "newmoon: 'reset_mode' remove_all empties the whole store, whoever uses it; if nobody"
             " else does, set 'exclusive_store' to true"
+        )
+    if options.identity not in ("unique", "digest", "trust_weight_version"):
+        raise ValueError(
+            "newmoon: 'identity' is unique, digest or trust_weight_version, not"
+            f" {options.identity!r}"
+        )
+    if options.identity == "trust_weight_version" and not options.namespace:
+        raise ValueError(
+            "newmoon: 'identity' trust_weight_version needs a 'namespace' that holds the id of your"
+            " run: another run's step-1 are other weights"
         )
     return options

@@ -8,11 +8,13 @@ from newmoon._core import ConnectorScheduler
 from newmoon.vllm.local_cache import LocalCache
 from newmoon.vllm.metadata import ReportMetadata, StepMetadata
 from newmoon.vllm.options import Options
+from newmoon.vllm.rank_weights import watch_rank, weights_of_rank
 from newmoon.vllm.support import Setup
 
 if TYPE_CHECKING:
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
     from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.engine.core import EngineCore
     from vllm.v1.outputs import KVConnectorOutput
     from vllm.v1.request import Request
 
@@ -33,7 +35,9 @@ class SchedulerSide:
             min_load_tokens=options.min_load_tokens,
             reset_mode=options.reset_mode,
             lookup_timeout_s=options.lookup_timeout_s,
+            identity=options.identity,
         )
+        self._engine: EngineCore | None = None
         self._requests: dict[str, Request] = {}  # those that may use the external tier
         self._local_tokens: dict[str, int] = {}  # found in vLLM's own cache, by request id
         self._manager: KVCacheManager | None = None
@@ -50,6 +54,10 @@ class SchedulerSide:
         self, request: "Request", num_computed_tokens: int
     ) -> tuple[int | None, bool]:
         self._fence_after_local_reset()
+        if self._core.weights_were_written():
+            self._forget_local_cache()
+            logger.info("newmoon: weights changed behind the engine; epoch %d", self._core.epoch)
+            return None, False  # what was just found in vLLM's own cache is of the old ones
         if not may_use(request):
             return 0, False
         request_id = request.request_id
@@ -57,6 +65,7 @@ class SchedulerSide:
         self._local_tokens[request_id] = num_computed_tokens
         if request.skip_reading_prefix_cache:
             return 0, False
+        self._identify_if_due()
         tokens = self._core.match(
             request_id, request.block_hashes, request.num_tokens, num_computed_tokens
         )
@@ -85,6 +94,7 @@ class SchedulerSide:
 
     def build_connector_meta(self, output: "SchedulerOutput") -> StepMetadata:
         self._fence_after_local_reset()
+        self._identify_if_due()
         for new in output.scheduled_new_reqs:
             self._schedule(output, new.req_id, new.block_ids, True, new.num_computed_tokens)
         cached = output.scheduled_cached_reqs
@@ -153,6 +163,26 @@ class SchedulerSide:
             return
         scope = self._core.fence_only()
         logger.info("newmoon: vLLM's cache was reset; scope %s, epoch %d", scope, self._core.epoch)
+
+    def attach(self, engine: "EngineCore") -> None:
+        """Before its first request."""
+        if self._engine is not engine:
+            self._engine = engine
+            engine.model_executor.collective_rpc(watch_rank)
+
+    def _identify_if_due(self) -> None:
+        """Not sooner: a framework may send its weights a tensor a call."""
+        if self._options.identity != "digest" or self._engine is None:
+            return
+        if not self._core.adopt_is_due:
+            return
+        # No timeout: vLLM would take a late answer for that of the next call.
+        ranks = self._engine.model_executor.collective_rpc(weights_of_rank)
+        if all(rank is not None for rank in ranks):
+            self._core.identify(ranks)
+
+    def set_weight_version(self, weight_version: str) -> None:
+        self._core.set_weight_version(weight_version)
 
     def seal(self, until: str | None = None) -> None:
         """Weights may be written from now on."""

@@ -2,9 +2,10 @@
 
 import dataclasses
 import hashlib
+import json
 import os
 import tempfile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import vllm
 from vllm.v1.kv_cache_interface import FullAttentionSpec
@@ -29,6 +30,7 @@ class Setup:
     block_count: int
     rank_count: int
     endpoints: list[str]  # of the ranks' sockets, in rank order
+    engine_id: str
 
 
 def check_version(any_version: bool) -> None:
@@ -71,6 +73,8 @@ def inspect(
     reason = refusal(vllm_config, kv_cache_config)
     if reason is not None:
         raise ValueError(f"newmoon: {reason}")
+    if options.identity == "digest" and vllm_config.model_config.quantization is not None:
+        raise ValueError("newmoon: identity 'digest' is not supported for quantized weights")
     (group,) = kv_cache_config.kv_cache_groups
     spec = group.kv_cache_spec
     model, cache = vllm_config.model_config, vllm_config.cache_config
@@ -87,6 +91,7 @@ def inspect(
         "quantization": model.quantization,
         "kv_layout": kv_cache_config.kv_cache_layout,
         "tp": rank_count,
+        "config": config_digest(model.hf_config.to_dict()),
         "hash": cache.prefix_caching_hash_algo,
         "hash_seed": os.environ.get("PYTHONHASHSEED"),
     }
@@ -98,8 +103,15 @@ def inspect(
         block_size=spec.block_size,
         block_count=kv_cache_config.num_blocks,
         rank_count=rank_count,
+        engine_id=str(transfer.engine_id),
         endpoints=[endpoint(f"{transfer.engine_id}-{tag(options)}", r) for r in range(rank_count)],
     )
+
+
+def config_digest(config: dict[str, Any]) -> str:
+    """KV depends on more than weights: norms' epsilon, positions, and so on."""
+    text = json.dumps(config, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def tag(options: Options) -> str:

@@ -46,6 +46,12 @@ class WeightWatcher(Protocol):
 
     def unseal(self, by: str | None = None) -> None: ...
 
+    def attach(self, engine: "EngineCore") -> None:
+        """Before each request."""
+
+    def set_weight_version(self, weight_version: str) -> None:
+        """The caller's label of the weights, behind the update."""
+
 
 def watchers_of(core: "EngineCore") -> list[WeightWatcher]:
     """Ours among the engine's connectors; none before the scheduler is there."""
@@ -121,7 +127,10 @@ def before_request(method: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(method)
     def wrapped(core: "EngineCore", *args: Any, **kwargs: Any) -> Any:
-        if watchers_of(core) and not core.scheduler.recompute_kv_load_failures:
+        watchers = watchers_of(core)
+        for watcher in watchers:
+            watcher.attach(core)
+        if watchers and not core.scheduler.recompute_kv_load_failures:
             core.scheduler.recompute_kv_load_failures = True
             logger.info("newmoon: kv_load_failure_policy is recompute, for every connector")
         return method(core, *args, **kwargs)
@@ -129,9 +138,21 @@ def before_request(method: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
+def around_label(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def wrapped(core: "EngineCore", weight_version: str) -> Any:
+        result = method(core, weight_version)
+        for watcher in watchers_of(core):
+            watcher.set_weight_version(weight_version)
+        return result
+
+    return wrapped
+
+
 WRAPPED = {
     "add_request": before_request,
     "collective_rpc": around_rpc,
+    "set_weight_version": around_label,
     "sleep": around_sleep,
     "wake_up": around_wake_up,
     "add_lora": around_write,

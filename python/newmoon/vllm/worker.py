@@ -31,10 +31,19 @@ class WorkerSide:
             rank_count=setup.rank_count,
             block_size=setup.block_size,
             endpoint=setup.endpoints[self._rank],
+            engine_id=setup.engine_id,
             regions=regions_of(kv_caches, setup.block_count),
             block_count=setup.block_count,
             staging_bytes=options.staging_bytes,
         )
+
+    @property
+    def weight_writes(self) -> int:
+        return 0 if self._core is None else self._core.weight_writes
+
+    def note_weight_write(self) -> None:
+        if self._core is not None:
+            self._core.note_weight_write()
 
     def bind(self, metadata: StepMetadata) -> None:
         if self._core is not None:

@@ -1,0 +1,196 @@
+// What names the weights in the scheduler role's scopes, and who is told that they are used.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "python/native/testing/roles.h"
+#include "store/memory_store.h"
+
+namespace newmoon {
+namespace {
+
+using newmoon::testing::kBlock;
+using newmoon::testing::kRanks;
+using newmoon::testing::Roles;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+// --- identities ---
+
+Sha256Digest digest_of(std::uint8_t weights) {
+  Sha256Digest digest{};
+  digest.fill(weights);
+  return digest;
+}
+
+class NamedRoles : public Roles {
+ protected:
+  NamedRoles() { start(IdentityMode::kDigest); }
+
+  void start(IdentityMode identity, const std::string& name_space = "run-7") {
+    SchedulerRole::Options options;
+    options.name_space = name_space;
+    options.model = "tiny";
+    options.layout = "test layout";
+    options.scheduler.block_size = kBlock;
+    options.identity = identity;
+    scheduler_ = std::make_unique<SchedulerRole>(options, transport_, clock_, random_);
+  }
+  // Every rank holds the same weights, and says so.
+  void identify(std::uint8_t weights, std::vector<std::uint64_t> writes = {0, 0}) {
+    const std::vector<Sha256Digest> digests(kRanks, digest_of(weights));
+    scheduler_->identify(digests, std::move(writes));
+  }
+  void update(std::uint8_t weights) {
+    scheduler_->seal();
+    scheduler_->unseal();
+    identify(weights);
+  }
+  bool is_unique() const { return scheduler_->fence().scope()->is_unique(); }
+};
+
+TEST_F(NamedRoles, GoingBackToEarlierWeightsFindsTheirBlocks) {
+  identify(1);
+  preload("of 1", 2);
+  update(2);
+  EXPECT_EQ(match("of 2", 2), 0u);
+  update(1);
+  EXPECT_EQ(match("of 1 again", 2), 2 * kBlock);
+}
+
+TEST_F(NamedRoles, AnotherEngineFindsTheBlocksOfTheSameWeights) {
+  identify(1);
+  preload("first engine", 2);
+  start(IdentityMode::kDigest);
+  identify(2);
+  EXPECT_EQ(match("other weights", 2), 0u);
+  start(IdentityMode::kDigest);
+  identify(1);
+  EXPECT_EQ(match("same weights", 2), 2 * kBlock);
+}
+
+TEST_F(NamedRoles, AnOrderOfRanksIsPartOfTheIdentity) {
+  const std::vector<Sha256Digest> one = {digest_of(1), digest_of(2)};
+  const std::vector<Sha256Digest> other = {digest_of(2), digest_of(1)};
+  scheduler_->identify(one, {0, 0});
+  match("a", 1);
+  const ScopeId scope = *scheduler_->fence().scope_id();
+  update(3);
+  scheduler_->identify(other, {0, 0});
+  match("b", 1);
+  EXPECT_NE(*scheduler_->fence().scope_id(), scope);
+}
+
+// Rule BIND: a write between the digest and the first use.
+TEST_F(NamedRoles, ADigestFromBeforeAWriteNamesNothing) {
+  identify(1);
+  for (auto& rank : ranks_) rank->worker.note_weight_write(0);
+  match("a", 1);
+  EXPECT_TRUE(is_unique());
+}
+
+TEST_F(NamedRoles, RanksThatWroteUnequallyOftenHaveNoNamedWeights) {
+  ranks_[1]->worker.note_weight_write(0);
+  identify(1, {0, 1});
+  match("a", 1);
+  EXPECT_TRUE(is_unique());
+}
+
+TEST_F(NamedRoles, AnUnannouncedWriteIsSeenBeforeAnythingIsMatched) {
+  identify(1);
+  preload("writer", 2);
+  EXPECT_FALSE(scheduler_->weights_were_written());
+  ranks_[1]->worker.note_weight_write(0);
+  build();  // asked once a step
+  EXPECT_TRUE(scheduler_->weights_were_written());
+  EXPECT_TRUE(scheduler_->adopt_is_due());
+  EXPECT_EQ(match("reader", 2), 0u);
+  EXPECT_TRUE(is_unique());
+  build();
+  EXPECT_FALSE(scheduler_->weights_were_written()) << "it is the new scope that is bound now";
+}
+
+TEST_F(NamedRoles, SilentRanksHoldUpNoMatch) {
+  identify(1);
+  match("a", 1);
+  build();
+  silent_ = true;
+  EXPECT_FALSE(scheduler_->weights_were_written());
+}
+
+TEST_F(NamedRoles, ATrustedLabelNamesTheWeightsItWasSetBehind) {
+  start(IdentityMode::kTrustedLabel);
+  match("start", 1);
+  EXPECT_TRUE(is_unique()) << "vLLM's first label is nobody's word";
+  scheduler_->set_weight_version("step-1");
+  preload("of step-1", 2);
+  EXPECT_FALSE(is_unique());
+  const ScopeId first = *scheduler_->fence().scope_id();
+
+  scheduler_->seal();
+  scheduler_->unseal();
+  match("unlabelled", 1);
+  EXPECT_TRUE(is_unique()) << "set before the weights were written";
+  scheduler_->set_weight_version("step-1");
+  match("same label", 1);
+  EXPECT_TRUE(is_unique()) << "unchanged since the weights were written";
+
+  scheduler_->set_weight_version("step-2");
+  match("of step-2", 1);
+  EXPECT_FALSE(is_unique());
+  EXPECT_NE(*scheduler_->fence().scope_id(), first);
+  scheduler_->seal();
+  scheduler_->unseal();
+  scheduler_->set_weight_version("step-1");
+  EXPECT_EQ(match("back at step-1", 2), 2 * kBlock);
+}
+
+TEST_F(NamedRoles, ALabelCountsOnlyInANamespaceAndIfItSaysSomething) {
+  start(IdentityMode::kTrustedLabel, "");
+  scheduler_->set_weight_version("step-1");
+  match("a", 1);
+  EXPECT_TRUE(is_unique());
+  for (const char* label : {"", "default"}) {
+    start(IdentityMode::kTrustedLabel);
+    scheduler_->set_weight_version("step-1");
+    scheduler_->seal();
+    scheduler_->unseal();
+    scheduler_->set_weight_version(label);
+    match("b", 1);
+    EXPECT_TRUE(is_unique()) << label;
+  }
+}
+
+TEST_F(NamedRoles, LabelsAndDigestsNameNothingUnlessAskedFor) {
+  start(IdentityMode::kUnique);
+  identify(1);
+  scheduler_->set_weight_version("step-1");
+  match("a", 1);
+  EXPECT_TRUE(is_unique());
+}
+
+// --- leases ---
+
+TEST_F(Roles, TheStoreIsToldWhichScopesAreUsed) {
+  InlineExecutor frees;
+  MemoryStore store({.budget_bytes = 1 << 20}, clock_, frees);
+  ScopeHold hold({.holder = "engine-1"}, store, clock_, ranks_[0]->purge);
+  WorkerRole role(ranks_[0]->worker, ranks_[0]->memory, store_, ranks_[0]->purge, &hold);
+  const auto held = [&] {
+    ranks_[0]->purge.run_all();
+    std::vector<ScopeId> scopes;
+    const std::vector<ScopeUsage> usages = store.list_scopes().value();
+    for (const ScopeUsage& usage : usages) scopes.push_back(usage.scope);
+    return scopes;
+  };
+  match("a", 1);
+  const StepMessage message = build();
+  EXPECT_EQ(build().open_scope, std::nullopt) << "told once";
+  role.start_load_kv(message);
+  EXPECT_THAT(held(), ElementsAre(*scheduler_->fence().scope_id()));
+  scheduler_->seal();
+  role.start_load_kv(build());
+  EXPECT_THAT(held(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace newmoon

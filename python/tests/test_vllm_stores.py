@@ -1,0 +1,167 @@
+"""Real vLLM on CPU with stores that outlive it: identities, leases, `newmoon ctl` and `purge`, and
+a Mooncake master that dies."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+import newmoon
+from processes import binary, running
+
+pytest.importorskip("vllm")
+
+HERE = pathlib.Path(__file__).parent
+FOUND = 6 * 128  # whole blocks of the prompt
+
+
+def run_flow(mode: str, store: str, folder: str) -> dict[str, dict]:
+    model = os.environ.get("NEWMOON_TEST_MODEL")
+    if not model:
+        pytest.fail("NEWMOON_TEST_MODEL is not set; run ./dev test-vllm")
+    path = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "vllm_store_flow.py", model, mode, store],
+        cwd=HERE,
+        env=os.environ | {"PYTHONPATH": path, "VLLM_RPC_BASE_PATH": folder},
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    told = [line for line in done.stdout.splitlines() if line.startswith("FLOW ")]
+    assert done.returncode == 0 and told, done.stdout[-4000:] + done.stderr[-8000:]
+    return json.loads(told[0].removeprefix("FLOW "))
+
+
+@pytest.fixture(scope="module")
+def folder():
+    with tempfile.TemporaryDirectory(prefix="nm") as made:  # a socket's path has 107 bytes
+        yield made
+
+
+@pytest.fixture(scope="module")
+def store(folder):
+    url = f"ipc://{folder}/store/s.sock"
+    with running(binary(), "store-server", "--endpoint", url, "--store-bytes", str(1 << 30)):
+        yield url
+
+
+@pytest.fixture(scope="module")
+def named(store, folder):
+    return run_flow("named", store, folder)
+
+
+@pytest.fixture(scope="module")
+def scopes(named, store):
+    """As the plain API sees the store once the first engine has ended."""
+    with newmoon.open_store(store) as opened:
+        return opened.scopes()
+
+
+@pytest.fixture(scope="module")
+def again(named, scopes, store, folder):
+    return run_flow("again", store, folder)
+
+
+@pytest.fixture(scope="module")
+def mooncake(folder):
+    return run_flow("mooncake", folder, folder)
+
+
+def same(one: dict, other: dict) -> bool:
+    return one["tokens"] == other["tokens"] and one["logprobs"] == other["logprobs"]
+
+
+# --- identity: digest, in a store that `newmoon store-server` shares ---
+
+
+def test_the_flow_really_changes_weights(named):
+    tokens = {tuple(named[name]["tokens"]) for name in ("A cold", "B cold", "C unseen")}
+    assert len(tokens) == 3
+    assert named["A cold"]["cached"] == named["B cold"]["cached"] == named["C unseen"]["cached"] == 0
+
+
+def test_going_back_to_earlier_weights_finds_their_blocks(named):
+    back = named["A back"]
+    assert (back["local"], back["external"]) == (0, FOUND)
+    assert same(back, named["A local"])
+
+
+def test_weights_that_a_worker_writes_past_the_engine_are_noticed(named):
+    """In vLLM's own cache there were A's blocks; the digest knows B again."""
+    unseen = named["B unseen"]
+    assert (unseen["local"], unseen["external"]) == (0, FOUND)
+    assert same(unseen, named["B local"])
+
+
+def test_an_engine_that_starts_later_finds_what_another_one_left(named, again):
+    for weights in "AB":
+        first = again[f"{weights} first"]
+        assert (first["local"], first["external"]) == (0, FOUND)
+        assert same(first, named[f"{weights} local"])
+
+
+def test_no_job_failed(named, again):
+    for flow in (named, again):
+        for name in ("missing_blocks", "corrupt_blocks", "dropped_saves", "store_errors"):
+            assert flow["stats"][name] == 0, name
+
+
+# --- leases, ctl, purge ---
+
+
+def test_ctl_reaches_the_engine(named):
+    ctl = named["ctl"]
+    assert all(answer["code"] == 0 for answer in ctl.values()), ctl
+    assert ctl["ping"]["out"].startswith("alive, floor ")
+    stats = json.loads(ctl["stats"]["out"])
+    assert stats["loaded_blocks"] == 2 * FOUND // 128 and stats["weight_writes"] > 0
+    assert stats["store_blocks"] >= 2 * FOUND // 128
+    assert json.loads(ctl["scopes"]["out"])
+
+
+def test_a_purge_names_the_engine_that_uses_the_scope(named):
+    purge = named["purge in use"]
+    assert purge["code"] == 1
+    assert "engine-1@" in purge["error"] + purge["out"]
+
+
+def test_an_engine_that_ended_holds_nothing(scopes):
+    assert len(scopes) == 3
+    for scope in scopes:
+        assert scope["holders"] == [] and scope["blocks"] >= FOUND // 128
+        assert "namespace=run-7" in scope["description"] and "weights=digest:" in scope["description"]
+
+
+# --- mooncake:// ---
+
+
+def test_an_external_hit_on_mooncake_is_as_good_as_a_local_one(mooncake):
+    hit = mooncake["A external"]
+    assert (hit["local"], hit["external"]) == (0, FOUND)
+    assert same(hit, mooncake["A local"])
+
+
+def test_nothing_stale_on_mooncake(mooncake):
+    assert mooncake["reset"]["answer"] is True
+    assert mooncake["A after reset"]["cached"] == 0
+    assert mooncake["A back"]["cached"] == 0, "unique scopes are never found again"
+    assert same(mooncake["A back"], mooncake["A cold"])
+
+
+def test_requests_go_on_without_the_master(mooncake):
+    for name in ("A dead", "A dead after reset"):
+        assert mooncake[name]["external"] == 0
+        assert same(mooncake[name], mooncake["A cold"])
+    assert len(mooncake["A dead, other"]["tokens"]) == 8
+    assert mooncake["reset dead"]["answer"] is True, "the fence needs no store"
+
+
+def test_hits_come_back_with_the_master(mooncake):
+    returned = mooncake["A returned"]
+    assert returned["external"] == FOUND
+    assert same(returned, mooncake["A local"])

@@ -1,0 +1,144 @@
+"""Runs of real vLLM on stores that outlive it, told as JSON: vllm_store_flow.py MODEL RUN STORE.
+
+Whoever calls has the store running; the run on Mooncake kills its master and starts it again, and
+STORE is the folder of its log then.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+import vllm_flow
+from mooncake_master import MooncakeMaster
+from processes import binary
+from vllm_flow import Flow
+
+NAMESPACE = "run-7"
+B, C = 1.5, 2.0  # other weights, as factors of norms; 1.0 is what was loaded
+READING = ["connector_stats", "load_norms_unseen"]
+
+
+class WorkerExtension(vllm_flow.WorkerExtension):
+    def load_norms_unseen(self, factor: float) -> int:
+        """As a framework that talks to its workers past the engine: through the model."""
+        import torch
+
+        model = self.model_runner.get_model()
+        norms = {name: p for name, p in model.named_parameters() if "input_layernorm" in name}
+        for parameter in norms.values():
+            if not hasattr(parameter, "newmoon_original"):
+                parameter.newmoon_original = parameter.detach().clone()
+        scaled = []
+        for name, parameter in norms.items():
+            ramp = torch.linspace(1.0, factor, parameter.numel(), dtype=parameter.dtype)
+            scaled.append((name, parameter.newmoon_original * ramp))
+        model.load_weights(scaled)
+        return len(scaled)
+
+
+def start(model: str, store: str, identity: str, engine_id: str) -> Flow:
+    connector = vllm_flow.CONNECTOR | {
+        "engine_id": engine_id,
+        "kv_connector_extra_config": {
+            "store": store,
+            "store_timeout_s": 5,
+            "namespace": NAMESPACE,
+            "identity": identity,
+            "reading_rpcs": READING,
+        },
+    }
+    return Flow(model, True, connector=connector, extension="vllm_store_flow.WorkerExtension")
+
+
+def run_named(flow: Flow, store: str) -> None:
+    """Weights A, B, A, B again, and C behind the engine's back."""
+    flow.ask("A cold")
+    flow.ask("A local")
+    flow.wait_for_saves()
+    flow.change_weights(B, "scale_norms")
+    flow.ask("B cold")
+    flow.ask("B local")
+    flow.wait_for_saves()
+    flow.change_weights(1.0, "scale_norms")
+    flow.ask("A back")
+    flow.change_weights(B, "load_norms_unseen")
+    flow.ask("B unseen")
+    flow.change_weights(C, "load_norms_unseen")
+    flow.ask("C unseen")
+    flow.steps["ctl"] = {word: newmoon_ctl(flow, word) for word in ("ping", "stats", "scopes")}
+    flow.steps["purge in use"] = newmoon_purge(store)
+    flow.stats("stats")
+
+
+def run_again(flow: Flow, store: str) -> None:
+    """Another engine, on a store that run_named() left."""
+    flow.ask("A first")
+    flow.change_weights(B, "scale_norms")
+    flow.ask("B first")
+    flow.stats("stats")
+
+
+def run_mooncake(flow: Flow, master: MooncakeMaster) -> None:
+    flow.ask("A cold")
+    flow.ask("A local")
+    flow.push_out()
+    flow.ask("A external")
+    flow.reset("reset", reset_connector=True)
+    flow.ask("A after reset")
+    flow.change_weights(B, "scale_norms")
+    flow.change_weights(1.0, "scale_norms")
+    flow.ask("A back")  # identity unique
+    flow.push_out()
+    master.kill()
+    flow.ask("A dead")
+    flow.ask("A dead, other", seed=5)
+    flow.reset("reset dead", reset_connector=True)
+    flow.ask("A dead after reset")
+    master.start()
+    deadline = time.monotonic() + 120
+    for attempt in range(100):
+        flow.ask("other", seed=10 + attempt)
+        flow.push_out()
+        flow.ask("A returned")
+        if flow.steps["A returned"]["external"] or time.monotonic() > deadline:
+            break
+        time.sleep(1)
+    flow.stats("stats")
+
+
+def endpoint(flow: Flow) -> str:
+    setup = flow.llm.llm_engine.vllm_config.kv_transfer_config
+    folder = pathlib.Path(os.environ["VLLM_RPC_BASE_PATH"])
+    (socket,) = folder.glob(f"newmoon-*/{setup.engine_id}*-rank0.sock")
+    return f"ipc://{socket}"
+
+
+def newmoon(*command: str) -> dict:
+    done = subprocess.run([binary(), *command], capture_output=True, text=True, timeout=60)
+    return {"code": done.returncode, "out": done.stdout, "error": done.stderr}
+
+
+def newmoon_ctl(flow: Flow, word: str) -> dict:
+    json_flag = [] if word == "ping" else ["--json"]
+    return newmoon("ctl", "--endpoint", endpoint(flow), word, *json_flag)
+
+
+def newmoon_purge(store: str) -> dict:
+    return newmoon("purge", "--store", store, "--namespace", NAMESPACE, "--yes")
+
+
+if __name__ == "__main__":
+    model, mode, store = sys.argv[1:]
+    if mode == "mooncake":
+        with MooncakeMaster(pathlib.Path(store, "master.log")) as master:
+            url = master.url(global_segment_size="512MB", local_buffer_size="128MB")
+            flow = start(model, url, "unique", "engine-1")
+            run_mooncake(flow, master)
+    else:
+        run, engine_id = {"named": (run_named, "engine-1"), "again": (run_again, "engine-2")}[mode]
+        flow = start(model, store, "digest", engine_id)
+        run(flow, store)
+    print("FLOW " + json.dumps(flow.steps), flush=True)
