@@ -68,8 +68,7 @@ void CircuitBreaker::end_ping(Time now, const Status& pinged) {
     const bool late = ping_began_ && now - *ping_began_ > options_.ping_timeout;
     ping_began_.reset();
     if (late || is_unreachable(pinged)) {
-      const std::string why = pinged ? "a ping was not answered in time" : pinged.error().message;
-      if (figures_.state != State::kOpen) line = open(now, why);
+      line = open(now, pinged ? "a ping was not answered in time" : pinged.error().message);
     } else if (figures_.state == State::kOpen && now >= trial_not_before_) {
       enter(State::kHalfOpen);
     }
@@ -82,7 +81,6 @@ void CircuitBreaker::end_ping(Time now, const Status& pinged) {
 void CircuitBreaker::enter(State state) {
   figures_.state = state;
   ++current_;
-  failures_ = 0;
   trial_under_way_ = false;
 }
 
@@ -90,7 +88,6 @@ void CircuitBreaker::enter(State state) {
 std::string CircuitBreaker::open(Time now, const std::string& why) {
   const bool was_closed = figures_.state == State::kClosed;
   enter(State::kOpen);
-  trial_not_before_ = now;
   if (!was_closed) return "";
   ++figures_.opens;
   opened_at_ = now;

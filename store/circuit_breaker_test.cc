@@ -60,6 +60,24 @@ TEST_F(CircuitBreakerTest, OpensAfterFailuresInARowAndRefusesAtOnce) {
   EXPECT_EQ(breaker_.figures().refused_calls, 5u);
 }
 
+TEST_F(CircuitBreakerTest, CallsThatTimeOutOpenIt) {
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(call(fail(Code::kDeadline, "late")));
+  EXPECT_EQ(state(), State::kOpen);
+}
+
+TEST_F(CircuitBreakerTest, WhileAllIsWellNothingChanges) {
+  const auto early = breaker_.admit(now_);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(call({}));
+  ping({});
+  now_ += seconds(60);  // nobody pings
+  EXPECT_TRUE(call({}));
+  EXPECT_TRUE(call(kGone));
+  EXPECT_TRUE(call(kGone));
+  breaker_.note(*early, now_, kGone);  // the third in a row
+  EXPECT_EQ(state(), State::kOpen);
+  EXPECT_EQ(lines_.size(), 1u);
+}
+
 TEST_F(CircuitBreakerTest, AnErrorThatIsAnAnswerDoesNotOpenIt) {
   for (const Code code : {Code::kMiss, Code::kBadRequest, Code::kBusy, Code::kCorrupt,
                           Code::kFenced, Code::kInternal}) {
@@ -107,6 +125,78 @@ TEST_F(CircuitBreakerTest, ABackendThatAnswersPingsOnlyIsTriedLessAndLess) {
     now_ += seconds(1);
   }
   EXPECT_THAT(trials, ElementsAre(1, 3, 7, 11, 15));
+}
+
+// Pings go on while the trial is under way, and know better.
+TEST_F(CircuitBreakerTest, AFailedPingEndsATrial) {
+  ping(kGone);
+  ping({});
+  const auto trial = breaker_.admit(now_);
+  ASSERT_TRUE(trial);
+  ping(kGone);
+  EXPECT_EQ(state(), State::kOpen);
+  breaker_.note(*trial, now_, {});
+  EXPECT_EQ(state(), State::kOpen);
+  ping({});
+  EXPECT_TRUE(call({}));  // another trial, whatever became of the first
+  EXPECT_EQ(state(), State::kClosed);
+  EXPECT_EQ(breaker_.figures().opens, 1u);
+}
+
+TEST_F(CircuitBreakerTest, APingThatHangsAllowsNoTrial) {
+  ping(kGone);
+  ping({});
+  ASSERT_EQ(state(), State::kHalfOpen);
+  breaker_.begin_ping(now_);
+  now_ += seconds(3);
+  EXPECT_FALSE(call({}));
+  EXPECT_EQ(state(), State::kOpen);
+}
+
+TEST_F(CircuitBreakerTest, AfterItClosedItOpensAsBefore) {
+  open_by_calls();
+  now_ += seconds(1);
+  ping({});
+  ASSERT_FALSE(call(kGone) && state() == State::kClosed);
+  now_ += seconds(2);  // twice as long, after a trial that failed
+  ping({});
+  ASSERT_TRUE(call({}));
+  ASSERT_EQ(state(), State::kClosed);
+  EXPECT_TRUE(call(kGone));
+  EXPECT_TRUE(call(kGone));
+  EXPECT_EQ(state(), State::kClosed);  // three in a row, again
+  EXPECT_TRUE(call(kGone));
+  EXPECT_EQ(state(), State::kOpen);
+  EXPECT_EQ(breaker_.figures().opens, 2u);
+  now_ += seconds(1);  // and the first trial comes as soon as the first time
+  ping({});
+  EXPECT_EQ(state(), State::kHalfOpen);
+}
+
+TEST_F(CircuitBreakerTest, EachOutageBeginsWithTheShortestWait) {
+  open_by_calls();
+  for (int i = 0; i < 3; ++i) {  // until trials are four seconds apart
+    now_ += seconds(4);
+    ping({});
+    ASSERT_TRUE(call(i < 2 ? kGone : Status()));
+  }
+  ping(kGone);
+  ping({});
+  ASSERT_TRUE(call(kGone));
+  EXPECT_EQ(state(), State::kOpen);
+  now_ += seconds(2);
+  ping({});
+  EXPECT_EQ(state(), State::kHalfOpen);
+}
+
+TEST_F(CircuitBreakerTest, AFailedPingDoesNotPutOffTheTrial) {
+  open_by_calls();
+  for (int i = 0; i < 10; ++i) ping(kGone);
+  ping({});
+  EXPECT_EQ(state(), State::kOpen);  // nor does it hasten it
+  now_ += seconds(1);
+  ping({});
+  EXPECT_EQ(state(), State::kHalfOpen);
 }
 
 TEST_F(CircuitBreakerTest, AnAnswerFromBeforeAChangeCountsForNothing) {
