@@ -11,9 +11,9 @@ constexpr std::size_t kBlockCount = 128;
 constexpr Duration kRunTimeout = std::chrono::seconds(10);
 constexpr Duration kResetTimeout = std::chrono::seconds(5);
 
-TestModelRunner::Options model_of(std::size_t ranks) {
+TestModelRunner::Options model_of(const SeedEngine::Options& options) {
   TestModelRunner::Options model;
-  model.layer_count = static_cast<int>(std::max<std::size_t>(2, ranks));
+  model.layer_count = static_cast<int>(std::max(options.layers, options.ranks));
   model.weights = SeedEngine::kFirstWeights;
   return model;
 }
@@ -22,7 +22,7 @@ TestModelRunner::Options model_of(std::size_t ranks) {
 
 SeedEngine::SeedEngine(const Options& options, KvStore& store, SeedTrace& trace)
     : options_(options),
-      model_(model_of(options.ranks)),
+      model_(model_of(options)),
       store_(store),
       faulty_(store_, {}, clock_, random_),
       traced_(faulty_, trace) {}

@@ -31,6 +31,7 @@ class SeedEngine {
     IdentityMode identity = IdentityMode::kDigest;
     bool connector = true;
     std::string name_space = "seed";
+    std::size_t layers = 2;  // of the model; as many as ranks at least
   };
   static constexpr std::uint64_t kFirstWeights = 1;
   static constexpr std::uint32_t kMaxTokens = 8;

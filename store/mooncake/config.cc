@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -21,6 +22,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::string_view kScheme = "mooncake://";
+constexpr std::uintmax_t kConfigBytesMax = 1 << 20;
 
 std::string lower(std::string text) {
   std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
@@ -266,11 +268,19 @@ Result<MooncakeConfig> read_config_file() {
                 "store URL mooncake:// names no master and MOONCAKE_CONFIG_PATH is not set; write "
                 "mooncake://HOST:PORT");
   }
-  std::ifstream file(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file) {
-    return fail(Code::kUnavailable, "cannot read " + std::string(path) + " (MOONCAKE_CONFIG_PATH)");
+  // A folder throws when it is read, a pipe may hold up whoever opens it.
+  std::error_code ignored;
+  std::ifstream file;
+  if (std::filesystem::is_regular_file(path, ignored) &&
+      std::filesystem::file_size(path, ignored) <= kConfigBytesMax) {
+    file.open(path, std::ios::binary);
   }
+  if (!file.is_open()) {
+    return fail(Code::kUnavailable, "cannot read " + std::string(path) +
+                                        " (MOONCAKE_CONFIG_PATH): no readable file of at most " +
+                                        std::to_string(kConfigBytesMax >> 20) + " MiB");
+  }
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
   return parse_mooncake_json(text, path);
 }
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include <fstream>
 
@@ -144,6 +145,17 @@ TEST_F(MooncakeConfigTest, NoFile) {
   ASSERT_FALSE(config);
   EXPECT_EQ(config.error().code, Code::kUnavailable);
   EXPECT_THAT(config.error().message, HasSubstr("/nowhere/mooncake.json"));
+}
+
+TEST_F(MooncakeConfigTest, WhatIsNoFileIsNotRead) {
+  const std::string pipe = directory_.path() + "/pipe";  // nobody writes into it
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const std::string big = file(std::string((1 << 20) + 1, ' '));
+  for (const std::string& path : {directory_.path(), pipe, std::string("/dev/zero"), big}) {
+    const Variable variable("MOONCAKE_CONFIG_PATH", path.c_str());
+    EXPECT_THAT(error_of(load_mooncake_config("mooncake://")),
+                HasSubstr("cannot read " + path + " (MOONCAKE_CONFIG_PATH)"));
+  }
 }
 
 TEST(MooncakeJsonTest, DefaultsAreVllms) {

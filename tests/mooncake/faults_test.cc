@@ -132,6 +132,32 @@ TEST_F(MooncakeFaultsTest, ResetLeavesAnotherModelsKeys) {
   EXPECT_EQ(upstream_.get(others), "other");
 }
 
+TEST_F(MooncakeFaultsTest, FencesAndPurgesLeaveAnotherModelsHitRate) {
+  constexpr int kPrompts = 4;
+  const std::string upstreams = UpstreamClient::key("another-model", 0, 1);
+  ASSERT_EQ(upstream_.put(upstreams, "theirs"), 0);
+  const MooncakeEngine other = start({.layers = 4});  // the same namespace
+  for (int i = 0; i < kPrompts; ++i) ask(other, kOld, i);
+  const auto hit_tokens = [&] {
+    std::uint64_t tokens = 0;
+    for (int i = 0; i < kPrompts; ++i) tokens += ask_store(other, kOld, i);
+    return tokens;
+  };
+  ASSERT_EQ(hit_tokens(), kPrompts * kHit);
+  const std::uint64_t others_values = keys().size();
+  // Its fences purge, as nothing names its weights.
+  const MooncakeEngine fenced = start({.identity = IdentityMode::kUnique});
+  for (std::uint64_t weights = kOld; weights < kOld + 3; ++weights) {
+    EXPECT_EQ(ask(fenced, weights), 0u);  // the other's KV of the same prompt is not its
+    ASSERT_EQ(fenced->wait_for_values(others_values + kValues), others_values + kValues);
+    EXPECT_TRUE(reset(fenced).success);
+    EXPECT_EQ(fenced->wait_for_values(others_values), others_values);
+    EXPECT_EQ(hit_tokens(), kPrompts * kHit);
+    EXPECT_EQ(upstream_.get(upstreams), "theirs");
+    ASSERT_TRUE(fenced->update_weights(weights + 1));
+  }
+}
+
 // --- two engines, one fenced
 
 TEST_F(MooncakeFaultsTest, UpstreamResetEmptiesTheOtherEnginesCache) {
