@@ -57,9 +57,10 @@ std::optional<std::uint32_t> match(SchedulerStack& self, const std::string& requ
 
 void schedule(SchedulerStack& self, const std::string& request_id, const py::sequence& hashes,
               const std::vector<BlockId>& blocks, bool replace, std::uint32_t num_computed_tokens,
-              std::uint32_t num_scheduled_tokens) {
+              std::uint32_t num_scheduled_tokens, bool save) {
   add_hashes(self, request_id, hashes);
-  self.role().schedule(request_id, blocks, replace, num_computed_tokens, num_scheduled_tokens);
+  self.role().schedule(request_id, blocks, replace, num_computed_tokens, num_scheduled_tokens,
+                       save);
 }
 
 py::bytes build_connector_meta(SchedulerStack& self) {

@@ -248,6 +248,15 @@ TEST_F(Roles, AnIdUsedAgainIsNotTakenForItsPredecessorWithALoadUnderWay) {
   EXPECT_FALSE(scheduler_->has_loads());
 }
 
+TEST_F(Roles, WhatARequestDoesNotWantSavedIsNot) {
+  match("a", 2);
+  allocate("a", {5, 6});
+  scheduler_->schedule("a", {}, false, 0, 2 * kBlock, false);
+  execute(build());
+  run_all();
+  EXPECT_THAT(store_.values, IsEmpty());
+}
+
 TEST_F(Roles, APartOfALoadIsKept) {
   preload("writer", 3);
   EXPECT_EQ(match("reader", 3), 3 * kBlock);

@@ -99,12 +99,13 @@ void SchedulerRole::request_finished(const RequestId& request_id) {
 
 void SchedulerRole::schedule(const RequestId& request_id, std::span<const BlockId> blocks,
                              bool replace, std::uint32_t num_computed_tokens,
-                             std::uint32_t num_scheduled_tokens) {
+                             std::uint32_t num_scheduled_tokens, bool save) {
   Tracked& request = requests_[request_id];
   if (replace) request.blocks.clear();
   request.blocks.insert(request.blocks.end(), blocks.begin(), blocks.end());
   note_computed(request, num_computed_tokens, num_scheduled_tokens);
-  progress_.push_back({request_id, num_computed_tokens + num_scheduled_tokens});
+  scheduled_ = true;
+  if (save) progress_.push_back({request_id, num_computed_tokens + num_scheduled_tokens});
 }
 
 // Blocks that another connector loaded: of what weights, who knows.
@@ -139,7 +140,7 @@ StepMessage SchedulerRole::build_connector_meta() {
   adopt_if_due();
   client_.poll();
   wait_left_ = options_.lookup_wait;
-  if (!progress_.empty()) fence_.note_scheduled();
+  if (std::exchange(scheduled_, false)) fence_.note_scheduled();
   std::vector<RequestProgress> progress;
   for (const Progress& item : progress_) {
     const Tracked& request = requests_.at(item.request_id);

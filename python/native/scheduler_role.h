@@ -61,9 +61,11 @@ class SchedulerRole {
 
   // --- a step ---
   // The request computes num_scheduled_tokens behind num_computed_tokens in it.
-  // `blocks`: its whole block table if `replace`, else what is new in it.
+  // `blocks`: its whole block table if `replace`, else what is new in it. `save`: what it
+  // computes may be saved.
   void schedule(const RequestId& request_id, std::span<const BlockId> blocks, bool replace,
-                std::uint32_t num_computed_tokens, std::uint32_t num_scheduled_tokens);
+                std::uint32_t num_computed_tokens, std::uint32_t num_scheduled_tokens,
+                bool save = true);
   StepMessage build_connector_meta();
   struct Output {
     // Weights were written that nobody announced (rule BIND). The fence has moved; the
@@ -151,7 +153,8 @@ class SchedulerRole {
   StoreConnector connector_;
 
   std::unordered_map<RequestId, Tracked> requests_;
-  std::vector<Progress> progress_;     // of the step in the making
+  std::vector<Progress> progress_;     // of the step in the making, what may be saved
+  bool scheduled_ = false;             // anything, in that step
   std::vector<ScopeId> left_scopes_;   // in no message yet
   std::size_t outstanding_loads_ = 0;  // not reported by all ranks
   Duration wait_left_;                 // of lookup_wait, in this step

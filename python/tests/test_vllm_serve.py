@@ -92,7 +92,13 @@ class Server:
         local, external = (int(float(one[1])) if one else 0 for one in found)
         return local, external
 
-    def complete(self, prompt: list[int], max_tokens: int) -> dict:
+    def figure(self, name: str) -> float:
+        """Of ours, summed over labels; fails if it is not there."""
+        found = re.findall(rf"^vllm:newmoon_{name}{{[^}}]*}} (\S+)$", self.get("/metrics"), re.M)
+        assert found, name
+        return sum(map(float, found))
+
+    def complete(self, prompt: list[int], max_tokens: int, **more) -> dict:
         body = {
             "model": "tiny",
             "prompt": prompt,
@@ -100,13 +106,14 @@ class Server:
             "temperature": 0,
             "ignore_eos": True,
             "return_token_ids": True,
+            **more,
         }
         return self.post("/v1/completions", body)["choices"][0]
 
-    def ask(self, prompt: list[int] | None = None) -> tuple[int, int, str]:
+    def ask(self, prompt: list[int] | None = None, **more) -> tuple[int, int, str]:
         """One request: its hits, local and external, and its text."""
         before = self.hits()
-        text = self.complete(prompt or prompt_of(0), max_tokens=4)["text"]
+        text = self.complete(prompt or prompt_of(0), max_tokens=4, **more)["text"]
         after = self.hits()
         return after[0] - before[0], after[1] - before[1], text
 
@@ -151,6 +158,46 @@ def test_external_hits_are_in_metrics(primed):
     _, _, text = primed.ask()
     primed.push_out()
     assert primed.ask() == (0, FOUND, text)
+
+
+def test_our_own_figures_are_in_metrics(primed):
+    saved, loaded = primed.figure("saved_blocks_total"), primed.figure("loaded_blocks_total")
+    resets, fences = primed.figure("resets_total"), primed.figure("fences_total")
+    timed = primed.figure("reset_seconds_count")
+    primed.post("/reset_prefix_cache?reset_external=true")
+    primed.ask()
+    primed.push_out()
+    primed.ask()
+    primed.ask(prompt_of(4))  # a load is told with the step after it
+    assert primed.figure("saved_blocks_total") >= saved + 4 * FOUND // 128
+    assert primed.figure("loaded_blocks_total") == loaded + FOUND // 128
+    assert primed.figure("resets_total") == resets + 1
+    assert primed.figure("reset_seconds_count") == timed + 1
+    assert primed.figure("fences_total") >= fences + 1
+    for name in ("corrupt_blocks_total", "store_errors_total", "failed_resets_total"):
+        assert primed.figure(name) == 0
+
+
+def test_a_request_may_go_without_the_external_cache(primed):
+    primed.push_out()
+    computed = primed.ask(kv_transfer_params={"newmoon": {"load": False}})
+    assert computed[:2] == (0, 0)
+    primed.push_out()
+    assert primed.ask(kv_transfer_params={"newmoon": {"lode": False}}) == (0, FOUND, computed[2])
+
+    unsaved = prompt_of(50)
+    primed.ask(unsaved, kv_transfer_params={"newmoon": {"save": False}})
+    assert primed.ask(unsaved)[:2] == (FOUND, 0)
+    primed.push_out()
+    assert primed.ask(unsaved)[:2] == (0, 0)
+
+
+def test_a_request_id_may_be_used_again(primed):
+    told = []
+    for _ in range(3):
+        primed.push_out()
+        told.append(primed.ask(request_id="the-same"))
+    assert told == [(0, FOUND, told[0][2])] * 3
 
 
 @pytest.mark.parametrize(

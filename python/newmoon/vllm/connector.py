@@ -9,9 +9,15 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorTransferResults,
     SupportsHMA,
 )
+from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
+    KVConnectorStats,
+    PromMetric,
+    PromMetricT,
+)
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from newmoon.vllm.metadata import ReportMetadata, StepMetadata
+from newmoon.vllm.metrics import NewmoonPromMetrics, NewmoonStats
 from newmoon.vllm.options import parse_options
 from newmoon.vllm.scheduler import SchedulerSide
 from newmoon.vllm.support import check_version, inspect
@@ -151,11 +157,28 @@ class NewmoonConnector(KVConnectorBase_V1, SupportsHMA):
     def build_connector_worker_meta(self) -> ReportMetadata | None:
         return self._as_worker.take_report()
 
+    # --- both ---
+
+    def get_kv_connector_stats(self) -> KVConnectorStats | None:
+        return (self._scheduler or self._as_worker).take_stats()
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> KVConnectorStats:
+        return NewmoonStats(data=data or {})
+
+    @classmethod
+    def build_prom_metrics(
+        cls,
+        vllm_config: "VllmConfig",
+        metric_types: dict[type[PromMetric], type[PromMetricT]],
+        labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+    ) -> NewmoonPromMetrics:
+        return NewmoonPromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
     def shutdown(self) -> None:
         if self._worker is not None:
             self._worker.close()
-
-    # --- both ---
 
     @property
     def _as_scheduler(self) -> SchedulerSide:

@@ -1,14 +1,17 @@
 """Scheduler role: tells the core of vLLM's requests, and vLLM of the core's decisions."""
 
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any
 
 from vllm.logger import init_logger
 
 from newmoon._core import ConnectorScheduler
 from newmoon.vllm.local_cache import LocalCache
 from newmoon.vllm.metadata import ReportMetadata, StepMetadata
+from newmoon.vllm.metrics import RESET_SECONDS, NewmoonStats
 from newmoon.vllm.options import Options
 from newmoon.vllm.rank_weights import watch_rank, weights_of_rank
+from newmoon.vllm.request_params import DEFAULT, RequestParams, parse_request_params
 from newmoon.vllm.support import Setup
 
 if TYPE_CHECKING:
@@ -39,11 +42,14 @@ class SchedulerSide:
         )
         self._engine: EngineCore | None = None
         self._requests: dict[str, Request] = {}  # those that may use the external tier
+        self._params: dict[str, RequestParams] = {}  # by request id
         self._local_tokens: dict[str, int] = {}  # found in vLLM's own cache, by request id
         self._manager: KVCacheManager | None = None
         self._local_cache: LocalCache | None = None
         self.reading_rpcs = frozenset(options.reading_rpcs)
         self._sealed_until: set[str] = set()  # names of what must end first
+        self._stats = NewmoonStats()
+        self._told_epoch = self._core.epoch  # as many fences are in the stats taken
 
     def bind_kv_cache_manager(self, manager: "KVCacheManager") -> None:
         self._manager, self._local_cache = manager, LocalCache(manager)
@@ -63,7 +69,7 @@ class SchedulerSide:
         request_id = request.request_id
         self._requests[request_id] = request
         self._local_tokens[request_id] = num_computed_tokens
-        if request.skip_reading_prefix_cache:
+        if request.skip_reading_prefix_cache or not self._params_of(request).load:
             return 0, False
         self._identify_if_due()
         tokens = self._core.match(
@@ -88,7 +94,17 @@ class SchedulerSide:
     def request_finished(self, request: "Request") -> None:
         if self._requests.pop(request.request_id, None) is not None:
             del self._local_tokens[request.request_id]
+            self._params.pop(request.request_id, None)
             self._core.request_finished(request.request_id)
+
+    def _params_of(self, request: "Request") -> RequestParams:
+        if request.kv_transfer_params is None:
+            return DEFAULT
+        known = self._params.get(request.request_id)
+        if known is None:
+            known = parse_request_params(request.kv_transfer_params)
+            self._params[request.request_id] = known
+        return known
 
     # --- a step ---
 
@@ -123,6 +139,7 @@ class SchedulerSide:
             replace,
             num_computed_tokens,
             output.num_scheduled_tokens[request_id],
+            self._params_of(request).save,
         )
 
     def update_connector_output(self, output: "KVConnectorOutput") -> None:
@@ -147,8 +164,10 @@ class SchedulerSide:
     # --- fences ---
 
     def reset_cache(self) -> bool:
+        begin = time.perf_counter()
         answer = self._core.reset(timeout_s=self._options.reset_timeout_s)
         self._forget_local_cache()
+        self._count_reset(answer, time.perf_counter() - begin)
         if not answer["success"]:
             logger.error("newmoon: reset failed: %s", answer["error"])
         elif answer["degraded"]:
@@ -156,6 +175,19 @@ class SchedulerSide:
         else:
             logger.info("newmoon: reset, scope %s, epoch %d", answer["scope"], self._core.epoch)
         return answer["success"]
+
+    def _count_reset(self, answer: dict[str, Any], seconds: float) -> None:
+        self._stats.add("resets", 1)
+        self._stats.add("degraded_resets", int(answer["degraded"]))
+        self._stats.add("failed_resets", int(not answer["success"]))
+        self._stats.add(RESET_SECONDS, [seconds])
+
+    def take_stats(self) -> NewmoonStats | None:
+        """At the next step: vLLM asks for none while it is idle."""
+        stats, self._stats = self._stats, NewmoonStats()
+        stats.add("fences", self._core.epoch - self._told_epoch)
+        self._told_epoch = self._core.epoch
+        return None if stats.is_empty() else stats
 
     def _fence_after_local_reset(self) -> None:
         """Frameworks that change weights reset vLLM's own cache, and often nothing else."""

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from newmoon._core import ConnectorWorker
 from newmoon.vllm.metadata import ReportMetadata, StepMetadata
+from newmoon.vllm.metrics import CounterDeltas, NewmoonStats
 from newmoon.vllm.options import Options
 from newmoon.vllm.support import Setup
 
@@ -19,6 +20,7 @@ class WorkerSide:
         self._core: ConnectorWorker | None = None
         self._report: bytes | None = None
         self._failed_blocks: set[int] = set()
+        self._counters = CounterDeltas()
 
     def register_kv_caches(self, kv_caches: "dict[str, torch.Tensor]") -> None:
         setup, options = self._setup, self._options
@@ -72,6 +74,9 @@ class WorkerSide:
     def take_report(self) -> ReportMetadata | None:
         report, self._report = self._report, None
         return None if report is None else ReportMetadata([report])
+
+    def take_stats(self) -> NewmoonStats | None:
+        return None if self._core is None else self._counters.take(self._core.stats())
 
     def close(self) -> None:
         if self._core is not None:
