@@ -11,7 +11,6 @@
 #include "cli/statistics.h"
 #include "store/mooncake/config.h"
 #include "store/mooncake/key_texts.h"
-#include "store/mooncake/plugin_loader.h"
 
 namespace newmoon {
 namespace {
@@ -203,14 +202,7 @@ Result<std::unique_ptr<MooncakeBench>> MooncakeBench::open(const std::string& ur
   if (!config) return std::unexpected(config.error());
   config->global_segment_bytes = kLentBytes;
   config->local_buffer_bytes = kBufferBytes;
-  MooncakeClient** const client = &bench->client_;
-  auto store = MooncakeStore::open_with(
-      [client] {
-        auto made = load_mooncake_client();
-        if (made) *client = made->get();
-        return made;
-      },
-      *config, bench->clock_, {.timeout = kPatience});
+  auto store = MooncakeStore::open(*config, bench->clock_, {.timeout = kPatience});
   if (!store) return std::unexpected(store.error());
   bench->store_ = std::move(*store);
   return bench;
@@ -226,7 +218,8 @@ Result<std::vector<MooncakeTransferRow>> MooncakeBench::transfers(
   std::vector<MooncakeTransferRow> rows;
   for (const std::size_t bytes : value_bytes) {
     for (const std::size_t batch : batches) {
-      const auto both = TransferBench(*store_, *client_, clock_, memory, bytes, batch).run();
+      const auto both =
+          TransferBench(*store_, store_->client(), clock_, memory, bytes, batch).run();
       if (!both) return std::unexpected(both.error());
       rows.insert(rows.end(), both->begin(), both->end());
     }
@@ -252,7 +245,7 @@ Result<MooncakeLookupRow> MooncakeBench::lookup(std::string case_name,
     });
     if (!seen) return std::unexpected(seen.error());
     const Result<double> limit = time_us(clock_, [&] {
-      return check_codes("lookup", client_->batch_is_exist(keys.views(), codes), codes);
+      return check_codes("lookup", store_->client().batch_is_exist(keys.views(), codes), codes);
     });
     if (!limit) return std::unexpected(limit.error());
     ours.push_back(*seen);
@@ -288,7 +281,7 @@ Result<double> MooncakeBench::time_remove_all(std::uint64_t keys) {
   const Status filled = fill_scope(*store_, numbered_scope(3), keys);
   if (!filled) return std::unexpected(filled.error());
   return time_us(clock_, [this, keys]() -> Status {
-    const Result<std::int64_t> removed = client_->remove_all();
+    const Result<std::int64_t> removed = store_->client().remove_all();
     if (!removed) return std::unexpected(removed.error());
     if (*removed >= static_cast<std::int64_t>(keys)) return {};
     return fail(Code::kInternal, "remove_all: " + std::to_string(*removed));

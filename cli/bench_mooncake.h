@@ -18,11 +18,13 @@
 namespace newmoon {
 
 struct MooncakeTransferRow {
-  std::size_t bytes = 0;      // of a value
-  std::size_t batch = 0;      // values a call
-  std::string op;             // "put", "get"
-  double gb_per_s = 0;        // 10^9 bytes a second, from and to the caller's own memory
-  double wheel_gb_per_s = 0;  // the wheel's call, from and to memory registered with it
+  std::size_t bytes = 0;  // of a value
+  std::size_t batch = 0;  // values a call
+  // put: to keys nobody else writes, as under identity unique; put_shared: to others, which
+  // takes a look afterwards; put_copied: put, from memory the store does not know; get.
+  std::string op;
+  double gb_per_s = 0;        // 10^9 bytes a second
+  double wheel_gb_per_s = 0;  // the wheel's own call
   double ratio = 0;           // gb_per_s / wheel_gb_per_s
 };
 
@@ -48,8 +50,9 @@ class MooncakeBench {
   // and keeps nothing of value: the store is emptied.
   static Result<std::unique_ptr<MooncakeBench>> open(const std::string& url);
 
-  // Medians of 5 interleaved runs, by the wall's clock. The wheel's side moves bare bytes;
-  // ours adds header, checksum and the copy from and to memory Mooncake does not know.
+  // Medians of 5 interleaved runs, by the wall's clock. All sides move the same bytes from and
+  // to the same memory, registered with the store. The wheel's moves them bare; ours adds
+  // header and checksum, and what is read goes through staging memory (KvStore::get).
   Result<std::vector<MooncakeTransferRow>> transfers(std::span<const std::size_t> value_bytes,
                                                      std::span<const std::size_t> batches);
   Result<std::vector<MooncakeLookupRow>> lookups(std::span<const int> blocks);
@@ -67,7 +70,6 @@ class MooncakeBench {
   SystemClock clock_;
   StoreAddress address_;
   std::unique_ptr<MooncakeStore> store_;
-  MooncakeClient* client_ = nullptr;  // store_'s
 };
 
 }  // namespace newmoon

@@ -130,7 +130,7 @@ Result<BenchResult> run_store(const BenchOptions&) {
                            {"gb_per_s", row.gb_per_s},
                            {"limit_gb_per_s", row.limit_gb_per_s},
                            {"ratio", row.ratio}});
-    if (row.bytes < 360 * 1024) continue;
+    if (row.bytes < 360 * 1024 || row.op == "put_shared" || row.op == "put_copied") continue;
     const std::string name = row.op + " " + std::to_string(row.bytes) + " bytes" +
                              (row.checksum ? " with checksum" : "") + " / limit";
     result.targets.push_back(at_least(name, 0.9, row.ratio));

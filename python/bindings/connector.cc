@@ -193,7 +193,7 @@ std::unique_ptr<Worker> make_worker(std::string store, std::uint64_t store_bytes
                                     std::size_t rank_count, int block_size, std::string endpoint,
                                     std::string engine_id, const std::vector<RegionTuple>& regions,
                                     std::size_t block_count, std::uint64_t staging_bytes,
-                                    bool checksum) {
+                                    const std::string& identity, bool checksum) {
   WorkerStack::Options options{
       .store_url = std::move(store),
       .store = {.budget_bytes = store_bytes, .timeout = to_duration(store_timeout_s)},
@@ -206,7 +206,8 @@ std::unique_ptr<Worker> make_worker(std::string store, std::uint64_t store_bytes
       .regions = {},
       .block_count = block_count,
       .staging_bytes = staging_bytes,
-      .checksum = checksum};
+      .checksum = checksum,
+      .sole_writer = to_identity_mode(identity) == IdentityMode::kUnique};
   for (const auto& [address, stride, bytes] : regions) {
     options.regions.push_back({reinterpret_cast<std::uint8_t*>(address), stride, bytes});
   }
@@ -256,7 +257,8 @@ void bind_worker(py::module_& module) {
       .def(py::init(&make_worker), py::kw_only(), py::arg("store"), py::arg("store_bytes"),
            py::arg("store_timeout_s"), py::arg("layout"), py::arg("rank"), py::arg("rank_count"),
            py::arg("block_size"), py::arg("endpoint"), py::arg("engine_id"), py::arg("regions"),
-           py::arg("block_count"), py::arg("staging_bytes"), py::arg("checksum") = true)
+           py::arg("block_count"), py::arg("staging_bytes"), py::arg("identity"),
+           py::arg("checksum") = true)
       .def("bind", &Worker::bind)
       .def("start_load_kv", &start_load_kv)
       .def("wait_for_save", &wait_for_save)

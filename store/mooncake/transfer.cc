@@ -18,7 +18,7 @@ constexpr std::size_t kBatchItems = 512;
 // Our own code for a value that was put with success and is not readable.
 constexpr std::int64_t kNotReadable = -1'000'001;
 // How long another writer of the same key is given to complete.
-constexpr Duration kConfirmTime = std::chrono::milliseconds(50);
+constexpr Duration kConfirmTime = std::chrono::milliseconds(200);
 constexpr Duration kConfirmPause = std::chrono::milliseconds(1);
 
 std::uint64_t room_of(std::uint64_t value_bytes) {

@@ -37,6 +37,7 @@ class WorkerSide:
             regions=regions_of(kv_caches, setup.block_count),
             block_count=setup.block_count,
             staging_bytes=options.staging_bytes,
+            identity=options.identity,
         )
 
     @property
