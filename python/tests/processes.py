@@ -2,14 +2,18 @@
 ended with it."""
 
 import contextlib
+import json
 import os
 import pathlib
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import pytest
+
+HERE = pathlib.Path(__file__).parent
 
 
 def binary() -> str:
@@ -61,3 +65,35 @@ def session_members(session: int) -> list[int]:
             if int(fields[3]) == session and fields[0] != "Z":
                 members.append(int(stat.parent.name))
     return members
+
+
+def run_flow(script: str, *arguments: str, base: str | None = None) -> dict[str, dict]:
+    """The steps that a script beside this one tells in a line "FLOW {...}". All its processes
+    end with it. `base`: the folder of vLLM's sockets and ours."""
+    path = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
+    process = subprocess.Popen(
+        [sys.executable, script, *arguments],
+        cwd=HERE,
+        env=os.environ | {"PYTHONPATH": path} | ({"VLLM_RPC_BASE_PATH": base} if base else {}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+    )
+    try:
+        said, logged = process.communicate(timeout=600)
+        told = [line for line in said.splitlines() if line.startswith("FLOW ")]
+        assert process.returncode == 0 and told, said[-4000:] + logged[-8000:]
+        wait_until(lambda: not session_members(process.pid), "its processes were to end")
+    finally:
+        for member in session_members(process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(member, signal.SIGKILL)
+    return json.loads(told[0].removeprefix("FLOW "))
+
+
+def wait_until(holds, what: str) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.1)

@@ -1,54 +1,18 @@
 """Real vLLM while stores and ranks stop and die: no request fails, nothing hangs, nothing is left."""
 
 import contextlib
-import json
 import os
 import pathlib
 import signal
-import subprocess
-import sys
 import tempfile
-import time
 
 import pytest
 
 pytest.importorskip("vllm")
 
-from processes import binary, python, running, session_members
+from processes import binary, python, run_flow, running
 
-HERE = pathlib.Path(__file__).parent
 FOUND = 6 * 128  # whole blocks of the prompt
-
-
-def run_flow(model: str, folder: str, *arguments: str) -> dict[str, dict]:
-    """The flow's steps. Its processes end with it, and so does what it made."""
-    path = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
-    process = subprocess.Popen(
-        [sys.executable, "vllm_failures.py", model, *arguments],
-        cwd=HERE,
-        env=os.environ | {"PYTHONPATH": path, "VLLM_RPC_BASE_PATH": folder},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        text=True,
-    )
-    try:
-        said, logged = process.communicate(timeout=600)
-        told = [line for line in said.splitlines() if line.startswith("FLOW ")]
-        assert process.returncode == 0 and told, said[-4000:] + logged[-8000:]
-        wait_until(lambda: not session_members(process.pid), "its processes were to end")
-    finally:
-        for member in session_members(process.pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(member, signal.SIGKILL)
-    return json.loads(told[0].removeprefix("FLOW "))
-
-
-def wait_until(holds, what: str) -> None:
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
 
 
 def sockets_in(folder: str) -> list[str]:
@@ -67,7 +31,7 @@ def store_server(folder: str):
 def told(request, tiny_model):
     """`multi`: inside MultiConnector, which was told that failed loads fail requests."""
     with tempfile.TemporaryDirectory(prefix="nm") as folder, store_server(folder) as server:
-        steps = run_flow(tiny_model, folder, request.param, *server)
+        steps = run_flow("vllm_failures.py", tiny_model, request.param, *server, base=folder)
         assert sockets_in(folder) == []
         yield steps
 
@@ -110,7 +74,7 @@ def test_a_reset_fences(told):
 
 def test_ranks_that_stop_and_die(tiny_model):
     with tempfile.TemporaryDirectory(prefix="nm") as folder:
-        told = run_flow(tiny_model, folder, "ranks")
+        told = run_flow("vllm_failures.py", tiny_model, "ranks", base=folder)
     assert told["external"]["external"] == FOUND and told["external"]["local"] == 0
     assert told["external"]["logprobs"] == told["local"]["logprobs"]
     assert [rank["loaded_blocks"] for rank in told["ranks"]] == [FOUND // 128] * 2

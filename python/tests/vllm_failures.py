@@ -6,6 +6,7 @@ the server is stopped and killed. ranks: two ranks, one of which is stopped and 
 
 import json
 import os
+import pathlib
 import signal
 import struct
 import sys
@@ -42,6 +43,14 @@ def count_loads(step: bytes) -> int:
     return struct.unpack_from("<I", step, 13 + 8 * writes)[0]
 
 
+def wait_until_halted(pid: int) -> None:
+    """Stopped, or dead and not yet reaped: on a busy machine signals take their time."""
+    deadline = time.monotonic() + 30
+    stat = pathlib.Path(f"/proc/{pid}/stat")
+    while time.monotonic() < deadline and stat.read_text().rpartition(")")[2].split()[0] not in "TZ":
+        time.sleep(0.001)
+
+
 class WorkerExtension(vllm_flow.WorkerExtension):
     def _sides(self) -> list:
         from vllm.distributed.kv_transfer import get_kv_transfer_group
@@ -61,8 +70,9 @@ class WorkerExtension(vllm_flow.WorkerExtension):
         def watched_bind(metadata):
             bind(metadata)
             if count_loads(metadata.message):
-                os.kill(pid, number)
                 del side.bind
+                os.kill(pid, number)
+                wait_until_halted(pid)
 
         side.bind = watched_bind
 

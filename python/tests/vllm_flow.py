@@ -71,6 +71,7 @@ class Flow:
         ranks: int = 1,
         connector: dict = CONNECTOR,
         extension: str = "vllm_flow.WorkerExtension",
+        **options,
     ):
         if ranks > 1:
             os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "|".join("01"[r % 2] for r in range(ranks))
@@ -86,11 +87,12 @@ class Flow:
             num_gpu_blocks_override=KV_BLOCKS,
             worker_extension_cls=extension,
             kv_transfer_config=connector if with_connector else None,
+            **options,
         )
         self.with_connector = with_connector
         self.steps: dict[str, dict] = {}
 
-    def ask(self, name: str, seed: int = 0) -> None:
+    def ask(self, name: str, seed: int = 0, adapter=None) -> None:
         """One request; what was found and what came out, under `name`."""
         from vllm import SamplingParams
 
@@ -100,6 +102,7 @@ class Flow:
             {"prompt_token_ids": prompt},
             SamplingParams(temperature=0, max_tokens=8, ignore_eos=True, logprobs=1),
             use_tqdm=False,
+            lora_request=adapter,
         )
         completion = output.outputs[0]
         self.steps[name] = {

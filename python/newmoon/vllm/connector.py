@@ -85,6 +85,9 @@ class NewmoonConnector(KVConnectorBase_V1, SupportsHMA):
         super().bind_kv_cache_manager(kv_cache_manager)
         self._as_scheduler.bind_kv_cache_manager(kv_cache_manager)
 
+    def on_new_request(self, request: "Request") -> None:
+        self._as_scheduler.on_new_request(request)
+
     def get_num_new_matched_tokens(
         self, request: "Request", num_computed_tokens: int
     ) -> tuple[int | None, bool]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from vllm.logger import init_logger
 
 from newmoon._core import ConnectorScheduler
+from newmoon.vllm.adapters import Adapters
 from newmoon.vllm.local_cache import LocalCache
 from newmoon.vllm.metadata import ReportMetadata, StepMetadata
 from newmoon.vllm.metrics import RESET_SECONDS, NewmoonStats
@@ -48,6 +49,7 @@ class SchedulerSide:
         self._local_cache: LocalCache | None = None
         self.reading_rpcs = frozenset(options.reading_rpcs)
         self._sealed_until: set[str] = set()  # names of what must end first
+        self._adapters = Adapters()
         self._stats = NewmoonStats()
         self._told_epoch = self._core.epoch  # as many fences are in the stats taken
 
@@ -55,6 +57,16 @@ class SchedulerSide:
         self._manager, self._local_cache = manager, LocalCache(manager)
 
     # --- requests ---
+
+    def on_new_request(self, request: "Request") -> None:
+        adapter = request.lora_request
+        if adapter is None:
+            return
+        if self._adapters.has_changed(adapter):
+            self.seal()
+            self.unseal()
+        if not self._adapters.may_read(adapter):
+            request.skip_reading_prefix_cache = True
 
     def get_num_new_matched_tokens(
         self, request: "Request", num_computed_tokens: int
