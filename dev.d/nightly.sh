@@ -13,6 +13,7 @@ STAGES=(
   "asan      ./dev asan"
   "tsan      ./dev tsan"
   "test-vllm ./dev test-vllm"
+  "vllm-example ./dev vllm-example --quick --json"
   "verify    verify/run.sh --full"
 )
 

@@ -2,19 +2,14 @@
 #
 # The environment (6.5 GB) is made once, in vllm/ of the cache (tools/make_vllm_venv). Tests are told
 # where the model is, and the Python part of the vLLM after the one they run on.
-# The package goes to a folder of this clone's, so that clones share the environment.
-VLLM_VENV="$CACHE/vllm"
-PACKAGE=build/test-vllm/package
+source dev.d/lib/vllm.sh
 
 main() {
   local started=$SECONDS pass=true code=0
   verb setup
   make_environment
   make_binary
-  rm -rf "$PACKAGE"
-  CMAKE_CXX_COMPILER_LAUNCHER=ccache CCACHE_BASEDIR="$ROOT" CMAKE_BUILD_PARALLEL_LEVEL="$JOBS" \
-    "$VLLM_VENV/bin/pip" --disable-pip-version-check --no-input --quiet install \
-    --no-build-isolation --no-deps --target "$PACKAGE" . || fail "pip install . failed"
+  install_package
   PYTHONPATH="$ROOT/$PACKAGE" NEWMOON_BINARY="$ROOT/build/release/newmoon" \
     NEWMOON_TEST_MODEL="$VLLM_VENV/smollm2-hf" NEWMOON_NEXT_VLLM="$VLLM_VENV/next-vllm" \
     "$VLLM_VENV/bin/python" -m pytest --junit-xml=build/test-vllm/results.xml "$@" || code=$?
@@ -28,15 +23,6 @@ make_binary() {
   configure_preset release
   CCACHE_BASEDIR="$ROOT" cmake --build build/release -j "$JOBS" --target newmoon >build/newmoon.log ||
     fail "building newmoon failed; the log is build/newmoon.log"
-}
-
-make_environment() {
-  local log="$CACHE/vllm_venv.log"
-  exec 8>"$CACHE/vllm.lock"
-  flock 8
-  tools/make_vllm_venv "$VLLM_VENV" "$CACHE/models/base.gguf" >"$log" 2>&1 ||
-    fail "making the environment $VLLM_VENV failed; the log is $log"
-  flock -u 8
 }
 
 figures() {

@@ -5,7 +5,7 @@ a trainer, worker methods with the framework's name for them write really other 
 weights are prepacked on CPU and cannot be written in place; those of norms can.)
 
 `run_flow` wraps requests around an update and tells what came out. `expect` computes the same on
-an engine that has no connector and whose cache was reset. A module that vLLM's processes import.
+an engine that has no connector and whose cache was reset.
 """
 
 import asyncio
@@ -58,94 +58,8 @@ def prompt_of(seed: int) -> list[int]:
     return [(i * 7919 + seed * 104729) % (VOCABULARY - 10) + 5 for i in range(PROMPT_TOKENS)]
 
 
-# --- in vLLM's worker ---
-
-
-class WorkerExtension:
-    """Called through collective_rpc. `factor` stands for the weights: it is all they depend on."""
-
-    def _write_norms(self, factor: float, only: str = "") -> int:
-        import torch
-
-        changed = 0
-        with torch.no_grad():
-            for name, parameter in self.model_runner.model.named_parameters():
-                if "layernorm" not in name or (only and name != only):
-                    continue
-                if not hasattr(parameter, "rl_original"):
-                    parameter.rl_original = parameter.detach().clone()
-                ramp = torch.linspace(1.0, factor, parameter.numel(), dtype=parameter.dtype)
-                parameter.copy_(parameter.rl_original * ramp)
-                changed += 1
-        assert changed > 0
-        return changed
-
-    def update_weights_from_ipc(self, factor: float) -> int:
-        return self._write_norms(factor)  # verl's name
-
-    def update_weight(self, name: str, factor: float) -> int:
-        return self._write_norms(factor, only=name)  # OpenRLHF's, a parameter at a time
-
-    def update_weights_from_collective(self, factor: float) -> int:
-        return self._write_norms(factor)  # NeMo-RL's
-
-    def write_unseen(self, factor: float) -> int:
-        """To be declared as reading: a worker that writes with nobody's knowledge."""
-        return self._write_norms(factor)
-
-    def norm_names(self) -> list[str]:
-        names = (name for name, _ in self.model_runner.model.named_parameters())
-        return [name for name in names if "layernorm" in name]
-
-    def process_id(self) -> int:
-        return os.getpid()
-
-    def save_progress(self) -> int:
-        """It stands still once all is saved; of either connector."""
-        from vllm.distributed.kv_transfer import get_kv_transfer_group
-
-        connector = get_kv_transfer_group()
-        if hasattr(connector, "connector_worker"):
-            return -connector.connector_worker.kv_send_thread.request_queue.unfinished_tasks
-        return connector._worker._core.stats()["saved_blocks"]
-
-
+# Methods of rl_worker.WorkerExtension that write no weights; or that are to be taken for such.
 READING_RPCS = ["norm_names", "process_id", "save_progress", "write_unseen"]
-
-
-def register_weight_transfer() -> None:
-    """vLLM's own start, update and finish of a weight update, with a transport that needs no GPU."""
-    from vllm.distributed.weight_transfer import base, factory
-
-    @dataclasses.dataclass
-    class InitInfo(base.WeightTransferInitInfo):
-        pass
-
-    @dataclasses.dataclass
-    class UpdateInfo(base.WeightTransferUpdateInfo):
-        factor: float
-
-    class NormsEngine(base.WeightTransferEngine[InitInfo, UpdateInfo]):
-        init_info_cls = InitInfo
-        update_info_cls = UpdateInfo
-
-        def init_transfer_engine(self, init_info: InitInfo) -> None: ...
-        def start_weight_update(self) -> None: ...
-        def finish_weight_update(self) -> None: ...
-        def shutdown(self) -> None: ...
-        def receive_weights(self, update_info: UpdateInfo) -> None:
-            class Runner:
-                model = self.model
-
-            extension = WorkerExtension()
-            extension.model_runner = Runner
-            extension._write_norms(update_info.factor)
-
-    if "norms" not in factory.WeightTransferEngineFactory._registry:
-        factory.WeightTransferEngineFactory.register_engine("norms", NormsEngine)
-
-
-register_weight_transfer()
 
 # --- requests ---
 
@@ -189,7 +103,7 @@ class Running:
 class Engine:
     """AsyncLLM, the weights it has now, and the request that runs in the background, if any."""
 
-    def __init__(self, model: str, transfer: dict[str, Any] | None = None, salted: bool = False):
+    def __init__(self, model: str, transfer: dict[str, Any] | None = None):
         from vllm import AsyncEngineArgs
         from vllm.config import WeightTransferConfig
         from vllm.v1.engine.async_llm import AsyncLLM
@@ -202,16 +116,16 @@ class Engine:
                 enforce_eager=True,
                 skip_tokenizer_init=True,
                 num_gpu_blocks_override=KV_BLOCKS,
-                worker_extension_cls="rl_flows.WorkerExtension",
+                worker_extension_cls="rl_worker.WorkerExtension",
                 weight_transfer_config=WeightTransferConfig(backend="norms"),
                 kv_transfer_config=transfer,
             )
         )
         self.has_connector = transfer is not None
-        self.salted = salted
-        self.version = 0
+        self.salted = False  # as the flow says
+        self.always_salted = False
         self.weights = 1.0
-        self.running: Running | None = None
+        self.running: list[Running] = []
         self._count = 0
 
     async def rpc(self, method: str, *args: Any) -> Any:
@@ -222,8 +136,8 @@ class Engine:
 
         self._count += 1
         request: dict[str, Any] = {"prompt_token_ids": prompt}
-        if self.salted:
-            request["cache_salt"] = f"policy-{self.version}"
+        if self.salted or self.always_salted:
+            request["cache_salt"] = f"policy-{self.weights}"
         parameters = SamplingParams(
             temperature=0, max_tokens=max_tokens, ignore_eos=True, logprobs=0, detokenize=False
         )
@@ -244,25 +158,30 @@ class Engine:
             external_hits() - before,
         )
 
-    async def run_in_background(self, prompt: list[int]) -> Running:
+    def run_in_background(self, prompt: list[int]) -> Running:
         running = Running(prompt)
 
         async def follow() -> None:
             async for output in self._generate(prompt, RUN_TOKENS):
                 completion = output.outputs[0]
-                running.tokens, running.logprobs = list(completion.token_ids), logprobs_of(completion)
+                running.tokens = list(completion.token_ids)
+                running.logprobs = logprobs_of(completion)
 
         running.task = asyncio.create_task(follow())
-        self.running = running
-        await running.at_least(4)
+        self.running.append(running)
         return running
+
+    async def end_running(self) -> None:
+        for running in self.running:
+            assert running.task
+            await running.task
+        self.running = []
 
     def wrote(self, weights: float) -> None:
         """To be said by an update once its weights are there, and before requests go on."""
         self.weights = weights
-        self.version += 1
-        if self.running:
-            self.running.cut = len(self.running.tokens)
+        for running in self.running:
+            running.cut = len(running.tokens)
 
     async def wait_for_saves(self) -> None:
         if not self.has_connector:
@@ -351,8 +270,8 @@ async def openrlhf_async(engine: Engine, weights: float) -> None:
 
 
 async def nemo_rl_refit(engine: Engine, weights: float) -> None:
-    """With recompute_kv_cache_after_weight_updates. With in_flight_weight_updates requests run: then
-    vLLM refuses the reset, and nobody looks."""
+    """With recompute_kv_cache_after_weight_updates. With in_flight_weight_updates requests run:
+    then vLLM refuses the reset, and nobody looks."""
     await engine.rpc("update_weights_from_collective", weights)
     engine.wrote(weights)
     await engine.llm.reset_prefix_cache()
@@ -544,13 +463,13 @@ async def run_flow(engine: Engine, flow: Flow, number: int) -> dict[str, Observa
     engine.salted = flow.salted
     await engine.ask(prompt_of(seed))
     await engine.wait_for_saves()
-    running = await engine.run_in_background(prompt_of(seed + 1)) if flow.running else None
+    running = engine.run_in_background(prompt_of(seed + 1)) if flow.running else None
+    if running:
+        await running.at_least(4)
     await flow.update(engine, weights)
     seen = {}
     if running:
-        assert running.task
-        await running.task
-        engine.running = None
+        await engine.end_running()
         if flow.running == "aborted":
             seen["running"] = await engine.ask(running.prompt + running.tokens)
         else:

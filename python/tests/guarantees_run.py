@@ -9,6 +9,7 @@ import json
 import sys
 
 import rl_flows
+from rl_flows import FLOWS, Engine, Observation
 
 CONNECTORS = {
     "fenced": ("NewmoonConnector", "newmoon.vllm"),
@@ -29,11 +30,11 @@ def transfer_config(connector: str, module: str) -> dict:
     }
 
 
-async def run_all(engine: rl_flows.Engine) -> dict[str, dict[str, rl_flows.Observation]]:
+async def run_all(engine: Engine) -> dict[str, dict[str, Observation]]:
     try:
         return {
             flow.name: await rl_flows.run_flow(engine, flow, number)
-            for number, flow in enumerate(rl_flows.FLOWS)
+            for number, flow in enumerate(FLOWS)
         }
     finally:
         engine.llm.shutdown()
@@ -42,10 +43,10 @@ async def run_all(engine: rl_flows.Engine) -> dict[str, dict[str, rl_flows.Obser
 async def main(model: str) -> None:
     rl_flows.make_model(model)
     seen = {
-        kind: await run_all(rl_flows.Engine(model, transfer_config(*connector)))
+        kind: await run_all(Engine(model, transfer_config(*connector)))
         for kind, connector in CONNECTORS.items()
     }
-    plain = rl_flows.Engine(model)
+    plain = Engine(model)
     told = {
         kind: {
             flow: {

@@ -34,6 +34,10 @@ class Watcher:
         self.log.append("unseal")
 
 
+    def drop_loaded(self):
+        self.log.append("drop")
+
+
 class Core:
     """EngineCore's methods, wrapped as in production."""
 
@@ -59,6 +63,12 @@ class Core:
 
     collective_rpc = weights.around_rpc(run)
     add_lora = weights.around_write(run)
+
+    def reset(self, reset_running_requests=False, reset_connector=False):
+        self.log.append("reset")
+        return True
+
+    reset_prefix_cache = weights.before_reset(reset)
     add_request = weights.before_request(run)
     set_weight_version = weights.around_label(run)
     sleep = weights.around_sleep(go_to_sleep)
@@ -116,6 +126,14 @@ def test_sleep_is_sealed_until_all_is_awake(core):
     core.awake = True
     core.wake_up(["kv_cache"])
     assert not core.watcher.sealed
+
+
+def test_a_reset_that_preempts_drops_what_was_loaded_first(core):
+    assert core.reset_prefix_cache(True, False)
+    assert core.log == ["drop", "reset"]
+    core.log.clear()
+    core.reset_prefix_cache(reset_connector=True)
+    assert core.log == ["reset"]
 
 
 def test_adapters_seal(core):

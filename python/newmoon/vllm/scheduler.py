@@ -164,7 +164,7 @@ class SchedulerSide:
             self._forget_local_cache()
 
     def _drop_blocks(self, request: "Request") -> None:
-        """A fence cancelled its load: what it holds is of other weights, all of it."""
+        """What it holds is of other weights, all of it: a fence came before it could begin."""
         assert self._manager is not None
         self._manager.free(request)
         request.num_computed_tokens = 0
@@ -178,6 +178,7 @@ class SchedulerSide:
     def reset_cache(self) -> bool:
         begin = time.perf_counter()
         answer = self._core.reset(timeout_s=self._options.reset_timeout_s)
+        self.drop_loaded()
         self._forget_local_cache()
         self._count_reset(answer, time.perf_counter() - begin)
         if not answer["success"]:
@@ -233,6 +234,7 @@ class SchedulerSide:
         if until is not None:
             self._sealed_until.add(until)
         self._core.seal()
+        self.drop_loaded()
         self._forget_local_cache()
         logger.info("newmoon: sealed, weights may change; epoch %d", self._core.epoch)
 
@@ -241,6 +243,16 @@ class SchedulerSide:
         self._sealed_until.discard(by or "")
         if not self._sealed_until:
             self._core.unseal()
+
+    def drop_loaded(self) -> None:
+        """Requests whose load has ended and that have not begun hold KV of the weights of before,
+        and make vLLM's own reset fail: it preempts only what runs."""
+        if self._engine is None:
+            return
+        for request_id in self._engine.scheduler.finished_recving_kv_req_ids:
+            request = self._requests.get(request_id)
+            if request is not None and request.num_computed_tokens > 0:
+                self._drop_blocks(request)
 
     def _forget_local_cache(self) -> None:
         """What vLLM's own cache still holds is as old as what the fence left behind."""

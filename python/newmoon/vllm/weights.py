@@ -46,6 +46,9 @@ class WeightWatcher(Protocol):
 
     def unseal(self, by: str | None = None) -> None: ...
 
+    def drop_loaded(self) -> None:
+        """Requests that are to be recomputed may wait with loaded KV as well."""
+
     def attach(self, engine: "EngineCore") -> None:
         """Before each request."""
 
@@ -138,6 +141,18 @@ def before_request(method: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
+def before_reset(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def wrapped(
+        core: "EngineCore", reset_running_requests: bool = False, reset_connector: bool = False
+    ) -> bool:
+        for watcher in watchers_of(core) if reset_running_requests else ():
+            watcher.drop_loaded()
+        return method(core, reset_running_requests, reset_connector)
+
+    return wrapped
+
+
 def around_label(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def wrapped(core: "EngineCore", weight_version: str) -> Any:
@@ -152,6 +167,7 @@ def around_label(method: Callable[..., Any]) -> Callable[..., Any]:
 WRAPPED = {
     "add_request": before_request,
     "collective_rpc": around_rpc,
+    "reset_prefix_cache": before_reset,
     "set_weight_version": around_label,
     "sleep": around_sleep,
     "wake_up": around_wake_up,
