@@ -1,4 +1,4 @@
-"""Real vLLM while stores and ranks stop and die: no request fails, nothing hangs, nothing is left."""
+"""Real vLLM while stores and ranks stop and die: no request fails, and nothing hangs."""
 
 import contextlib
 import os
@@ -117,7 +117,8 @@ def test_a_reset_without_one_of_its_ranks_is_degraded_and_names_it(tmp_path, num
     from newmoon._core import ConnectorScheduler
 
     endpoints = [f"ipc://{tmp_path}/newmoon/rank{rank}.sock" for rank in range(2)]
-    with running(*python(RANK, endpoints[0], "0")), running(*python(RANK, endpoints[1], "1")) as one:
+    ranks = [python(RANK, endpoint, str(rank)) for rank, endpoint in enumerate(endpoints)]
+    with running(*ranks[0]), running(*ranks[1]) as one:
         scheduler = ConnectorScheduler(
             endpoints=endpoints, namespace="", model="m", layout="l", block_size=16
         )

@@ -172,7 +172,8 @@ if __name__ == "__main__":
         told = run_with_ranks(FailureFlow(model, ours(reset_timeout_s=2), 2))
     else:
         endpoint, server = arguments
-        first = ours(store=endpoint, store_timeout_s=0.5, reset_timeout_s=2)
+        # So long that a busy machine is not taken for a dead store.
+        first = ours(store=endpoint, store_timeout_s=3, lookup_timeout_s=20, reset_timeout_s=2)
         if mode == "multi":
             first = multi(first, ours(namespace="second", min_load_tokens=1 << 30))
         told = run_with_store(FailureFlow(model, first), int(server))
