@@ -80,6 +80,21 @@ TEST_F(NamedRoles, AnOrderOfRanksIsPartOfTheIdentity) {
   EXPECT_NE(*scheduler_->fence().scope_id(), scope);
 }
 
+// Nothing ran since the adopt, so the scope is kept; but is it still that of the weights?
+TEST_F(NamedRoles, AResetThatKeepsAScopeHasItsWeightsIdentifiedAgain) {
+  identify(1);
+  preload("of 1", 2);
+  update(1);
+  EXPECT_EQ(match("adopts", 2), 2 * kBlock);
+  EXPECT_EQ(reset().scope, ScopeOutcome::kKept);
+  EXPECT_TRUE(scheduler_->adopt_is_due());
+  identify(2);
+  EXPECT_EQ(match("of 2", 2), 0u);
+  EXPECT_EQ(scheduler_->fence_only(), ScopeOutcome::kKept);
+  identify(1);
+  EXPECT_EQ(match("of 1 still", 2), 2 * kBlock);
+}
+
 // Rule BIND: a write between the digest and the first use.
 TEST_F(NamedRoles, ADigestFromBeforeAWriteNamesNothing) {
   identify(1);

@@ -191,14 +191,20 @@ void SchedulerRole::note_loaded(Tracked& request, const FinishedLoad& load) {
 // --- fences ---
 
 SchedulerRole::Reset SchedulerRole::reset(bool keep_verified, Time deadline) {
-  const Fence::ResetResult fenced = fence_.reset(keep_verified);
-  after_fence(fenced.left);
-  return {fenced.outcome, connector_.reset_cache(deadline).value()};
+  const ScopeOutcome scope = fence_explicitly(keep_verified);
+  return {scope, connector_.reset_cache(deadline).value()};
 }
 
-ScopeOutcome SchedulerRole::fence_only() {
-  const Fence::ResetResult fenced = fence_.reset(false);
+ScopeOutcome SchedulerRole::fence_only() { return fence_explicitly(false); }
+
+// A reset may be all that tells of new weights, so a digest that it would keep is taken anew.
+ScopeOutcome SchedulerRole::fence_explicitly(bool keep_verified) {
+  const Fence::ResetResult fenced = fence_.reset(keep_verified);
   after_fence(fenced.left);
+  if (fenced.outcome == ScopeOutcome::kKept && options_.identity == IdentityMode::kDigest) {
+    seal();
+    unseal();
+  }
   return fenced.outcome;
 }
 

@@ -129,6 +129,7 @@ class SchedulerRole {
     std::vector<std::uint64_t> writes;  // by rank
   };
 
+  ScopeOutcome fence_explicitly(bool keep_verified);
   void adopt_if_due();
   Result<std::vector<std::uint64_t>> count_writes(Duration timeout);
   std::optional<WeightsIdentity> identity_at(std::span<const std::uint64_t> writes) const;

@@ -149,13 +149,22 @@ def test_an_external_hit_on_mooncake_is_as_good_as_a_local_one(mooncake):
 def test_nothing_stale_on_mooncake(mooncake):
     assert mooncake["reset"]["answer"] is True
     assert mooncake["A after reset"]["cached"] == 0
-    assert mooncake["A back"]["cached"] == 0, "unique scopes are never found again"
+    assert mooncake["A back"]["cached"] == 0, "without a label a scope is never found again"
     assert same(mooncake["A back"], mooncake["A cold"])
+
+
+def test_a_trusted_label_finds_its_blocks_again(mooncake):
+    for name in ("step-1", "step-2", "step-1 unlabelled", "A"):
+        assert mooncake[f"label {name}"]["cached"] == 0, name
+    back = mooncake["label step-1 back"]
+    assert (back["local"], back["external"]) == (0, FOUND)
+    assert back["tokens"] == mooncake["label step-1"]["tokens"]
+    assert back["tokens"] != mooncake["label step-2"]["tokens"]
 
 
 def test_requests_go_on_without_the_master(mooncake):
     for name in ("A dead", "A dead after reset"):
-        assert mooncake[name]["external"] == 0
+        assert mooncake[name]["cached"] == 0
         assert same(mooncake[name], mooncake["A cold"])
     assert len(mooncake["A dead, other"]["tokens"]) == 8
     assert mooncake["reset dead"]["answer"] is True, "the fence needs no store"

@@ -40,7 +40,9 @@ class WorkerExtension(vllm_flow.WorkerExtension):
 
 
 def start(model: str, store: str, identity: str, engine_id: str) -> Flow:
-    connector = vllm_flow.CONNECTOR | {
+    connector = {
+        "kv_connector": "NewmoonConnector",  # known by the entry point, without a module's path
+        "kv_role": "kv_both",
         "engine_id": engine_id,
         "kv_connector_extra_config": {
             "store": store,
@@ -90,7 +92,8 @@ def run_mooncake(flow: Flow, master: MooncakeMaster) -> None:
     flow.ask("A after reset")
     flow.change_weights(B, "scale_norms")
     flow.change_weights(1.0, "scale_norms")
-    flow.ask("A back")  # identity unique
+    flow.ask("A back")  # without a label
+    label_weights(flow)
     flow.push_out()
     master.kill()
     flow.ask("A dead")
@@ -107,6 +110,21 @@ def run_mooncake(flow: Flow, master: MooncakeMaster) -> None:
             break
         time.sleep(1)
     flow.stats("stats")
+
+
+def label_weights(flow: Flow) -> None:
+    for name, factor, label in (
+        ("step-1", B, "step-1"),
+        ("step-2", C, "step-2"),
+        ("step-1 back", B, "step-1"),
+        ("step-1 unlabelled", B, None),
+        ("A", 1.0, "step-0"),
+    ):
+        flow.change_weights(factor, "scale_norms")
+        if label is not None:  # as finish_weight_update(weight_version) does
+            flow.llm.llm_engine.set_weight_version(label)
+        flow.ask(f"label {name}")
+        flow.wait_for_saves()
 
 
 def endpoint(flow: Flow) -> str:
@@ -135,7 +153,7 @@ if __name__ == "__main__":
     if mode == "mooncake":
         with MooncakeMaster(pathlib.Path(store, "master.log")) as master:
             url = master.url(global_segment_size="512MB", local_buffer_size="128MB")
-            flow = start(model, url, "unique", "engine-1")
+            flow = start(model, url, "trust_weight_version", "engine-1")
             run_mooncake(flow, master)
     else:
         run, engine_id = {"named": (run_named, "engine-1"), "again": (run_again, "engine-2")}[mode]

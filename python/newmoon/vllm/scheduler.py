@@ -41,6 +41,7 @@ class SchedulerSide:
             lookup_timeout_s=options.lookup_timeout_s,
             identity=options.identity,
         )
+        self._endpoints = setup.endpoints
         self._engine: EngineCore | None = None
         self._requests: dict[str, Request] = {}  # those that may use the external tier
         self._params: dict[str, RequestParams] = {}  # by request id
@@ -214,6 +215,7 @@ class SchedulerSide:
         if self._engine is not engine:
             self._engine = engine
             engine.model_executor.collective_rpc(watch_rank)
+            logger.info("newmoon: admin sockets for `newmoon ctl`: %s", ", ".join(self._endpoints))
 
     def _identify_if_due(self) -> None:
         """Not sooner: a framework may send its weights a tensor a call."""
