@@ -236,7 +236,7 @@ Result<std::vector<std::uint64_t>> SchedulerRole::count_writes(Duration timeout)
 
 bool SchedulerRole::weights_were_written() {
   if (fence_.sealed() || std::exchange(ranks_were_asked_, true)) return false;
-  const Result<std::vector<std::uint64_t>> writes = count_writes(options_.lookup_wait);
+  const Result<std::vector<std::uint64_t>> writes = count_writes(options_.lookup_timeout);
   if (!writes || *writes == fence_.bound_writes()) return false;
   log(LogLevel::kInfo, kLog, "a rank wrote weights on its own");
   seal();

@@ -3,8 +3,9 @@
 // request (hashes, block table, births), since vLLM tells it step by step, and makes one
 // message of a step's decisions.
 //
-// One thread (the engine's loop). Nothing blocks but reset(), and the first call after the
-// fence was sealed, which asks the ranks how often their weights were written.
+// One thread (the engine's loop). Nothing blocks but reset(), and, for the time that a rank
+// takes to answer, weights_were_written() and the first call after the fence was sealed:
+// both ask the ranks how often their weights were written.
 #pragma once
 
 #include <cstdint>
@@ -95,7 +96,8 @@ class SchedulerRole {
   // --- weights ---
   // Rule BIND, before the engine looks into its own cache: true if a rank has written weights
   // that nobody announced. The fence has moved then, and the engine must forget what that
-  // cache holds. Asks the ranks, once a step; silent ones have written nothing.
+  // cache holds. Asks the ranks, once a step; what a silent one wrote
+  // is not known.
   bool weights_were_written();
   // The next call would open a scope. Whoever knows the weights says so first, with the
   // count of writes at which each rank had them; else, or if a rank wrote since, the scope is
