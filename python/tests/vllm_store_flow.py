@@ -124,6 +124,7 @@ def label_weights(flow: Flow) -> None:
         if label is not None:  # as finish_weight_update(weight_version) does
             flow.llm.llm_engine.set_weight_version(label)
         flow.ask(f"label {name}")
+        flow.ask(f"label {name}, local")
         flow.wait_for_saves()
 
 
