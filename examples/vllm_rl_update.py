@@ -74,6 +74,7 @@ def transfer_config(column: str, store: str) -> dict[str, Any]:
         "kv_connector_extra_config": {
             "store": store,
             "store_bytes": 1 << 30,
+            "lookup_timeout_s": 5.0,
             "identity": "digest",
             "reading_rpcs": rl_flows.READING_RPCS,
         },

@@ -25,6 +25,7 @@ def transfer_config(connector: str, module: str) -> dict:
         "kv_connector_extra_config": {
             "store": "memory",
             "store_bytes": 1 << 30,
+            "lookup_timeout_s": 30.0,  # a busy machine is no reason for a miss
             "reading_rpcs": rl_flows.READING_RPCS,
         },
     }
