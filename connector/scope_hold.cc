@@ -36,7 +36,9 @@ void ScopeHold::want(std::map<ScopeId, std::string> scopes) {
       wanted_.insert(scope);
       if (!description.empty()) descriptions_[scope] = std::move(description);
     }
-    std::erase_if(descriptions_, [&](const auto& entry) { return !wanted_.contains(entry.first); });
+    std::erase_if(descriptions_, [this](const auto& entry) NM_REQUIRES(mutex_) {
+      return !wanted_.contains(entry.first);
+    });
   }
   post();
 }

@@ -6,7 +6,8 @@ main() {
   check format tools/clang_lint.py format
   check repo tools/repo_lint.py
   check headers tools/clang_lint.py headers
-  configure_preset clang  # compile_commands.json
+  configure_preset clang
+  ninja -C build/clang build.ninja >build/clang/configure.log  # compile_commands.json of today
   check tidy tools/clang_lint.py tidy
   local pass=true
   ((${#failed[@]})) && pass=false

@@ -13,8 +13,8 @@ namespace newmoon::python {
 // first time only: from the wheel's folder, or, unless NEWMOON_MOONCAKE_DIR is set, what
 // an interpreter that was here before has installed. An interpreter started here is never ended:
 // ending it from another thread hangs. Signal handlers stay as they were. With
-// an interpreter of our own the wheel's log goes to `log`. Any thread may call; it must not hold the GIL.
-// kUnavailable: no interpreter, or the import fails; says what to install.
+// an interpreter of our own the wheel's log goes to `log`. Any thread may call; it must not hold
+// the GIL. kUnavailable: no interpreter, or the import fails; says what to install.
 Result<PyObject*> import_mooncake(const std::string& wheel_folder, MooncakeLog log);
 
 // From now on exit() ends the process before it comes to the destructors that are registered
