@@ -103,7 +103,7 @@ class Ours(Timed, NewmoonConnector):
             name = f"fill {seed} {begin}"
             tokens = len(hashes) * size
             self._scheduler._core.match(name, hashes, 1, 0)  # opens the scope
-            self._scheduler._core.schedule(name, hashes, blocks, True, 0, tokens)
+            self._scheduler._core.schedule(name, hashes, blocks, True, 0, tokens, True)
             step = self._scheduler._core.build_connector_meta()
             goal += len(hashes)
             deadline = time.monotonic() + 60

@@ -175,6 +175,10 @@ async def save(columns: Columns) -> Results:
         if number > 0:  # the first touches memory for the first time
             saved_bytes = SAVE_PROMPTS * await column.bench("block_bytes")
             rate[column.name].append(saved_bytes / took_s / 1e6)
+        await column.bench("forget_local_cache")
+        for prompt in (prompts[0], prompts[-1]):
+            found = (await column.ask(prompt))[1]
+            assert found == column.shape.block, f"{column.name}: not saved, {found} tokens found"
     targets = {ON_MOONCAKE: 0.95, ON_MEMORY: 0.95}
     name = f"saved while generating, {SAVE_PROMPTS} prompts at once"
     return [Row(name, "MB/s", rate, more_is_better=True, targets=targets)], []
