@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <optional>
+#include <span>
+#include <string_view>
 
 #include "python/bindings/bind.h"
 
@@ -42,8 +44,9 @@ Scope make_scope(std::string model, std::string layout, std::string name_space,
 }  // namespace
 
 BlockHash to_block_hash(const py::handle& bytes) {
-  if (!py::isinstance<py::bytes>(bytes)) throw py::type_error("a block hash is a bytes object");
-  const ByteView view = view_of(py::reinterpret_borrow<py::bytes>(bytes));
+  if (!PyBytes_Check(bytes.ptr())) throw py::type_error("a block hash is a bytes object");
+  const ByteView view = as_bytes(std::string_view(
+      PyBytes_AS_STRING(bytes.ptr()), static_cast<std::size_t>(PyBytes_GET_SIZE(bytes.ptr()))));
   if (view.empty() || view.size() > BlockHash::kMaxSize) {
     raise(
         {Code::kBadRequest, "a block hash has 1 to 32 bytes, not " + std::to_string(view.size())});
@@ -51,11 +54,17 @@ BlockHash to_block_hash(const py::handle& bytes) {
   return BlockHash(view);
 }
 
+// Of a list, as vLLM has it, each item is a pointer away; any other sequence is copied into one.
 std::vector<BlockHash> to_block_hashes(const py::sequence& hashes, std::size_t begin) {
+  const auto list = py::reinterpret_steal<py::object>(PySequence_Fast(hashes.ptr(), "no sequence"));
+  if (!list) throw py::error_already_set();
+  const std::span items(PySequence_Fast_ITEMS(list.ptr()),
+                        static_cast<std::size_t>(PySequence_Fast_GET_SIZE(list.ptr())));
   std::vector<BlockHash> chain;
-  const std::size_t end = hashes.size();
-  chain.reserve(end - std::min(begin, end));
-  for (std::size_t i = begin; i < end; ++i) chain.push_back(to_block_hash(hashes[i]));
+  chain.reserve(items.size() - std::min(begin, items.size()));
+  for (PyObject* item : items.subspan(std::min(begin, items.size()))) {
+    chain.push_back(to_block_hash(item));
+  }
   return chain;
 }
 
