@@ -181,9 +181,7 @@ class WorkerExtension:
         for begin in range(0, count, FILL_CHUNK):
             numbers = range(begin, min(begin + FILL_CHUNK, count))
             keys = [PoolKey.build_key_string(prefix, hash_of(seed, n).hex()) for n in numbers]
-            code = worker.store.put_batch(keys, [value] * len(keys))
-            if code != 0:
-                raise RuntimeError(f"Mooncake's put_batch answers {code}")
+            put(worker.store, keys, value)
 
     def bench_run_step(self, step: bytes | None) -> list[bytes]:
         """A step's message as a forward pass would handle it; its reports."""
@@ -206,6 +204,15 @@ class WorkerExtension:
         if isinstance(connector, InTree):
             return 0, connector.connector_worker.kv_send_thread.request_queue.unfinished_tasks
         return connector._worker._core.stats()["saved_blocks"], 0
+
+
+def put(store: Any, keys: list[str], value: bytes) -> None:
+    """Mooncake gives up a batch that it could not end in time, as on a busy machine."""
+    for _ in range(5):
+        code = store.put_batch(keys, [value] * len(keys))
+        if code == 0:
+            return
+    raise RuntimeError(f"Mooncake's put_batch answers {code}")
 
 
 def block_bytes(worker: Any) -> int:
