@@ -63,11 +63,11 @@ void schedule(SchedulerStack& self, const std::string& request_id, const py::seq
                        save);
 }
 
-py::bytes build_connector_meta(SchedulerStack& self) {
+py::bytes build_connector_meta(SchedulerStack& self, bool runs_on) {
   Bytes message;
   {
     const py::gil_scoped_release release;
-    message = encode_step(self.role().build_connector_meta());
+    message = encode_step(self.role().build_connector_meta(runs_on));
   }
   return to_python(message);
 }
@@ -135,7 +135,7 @@ void bind_scheduler(py::module_& module) {
              self.role().request_finished(request_id);
            })
       .def("schedule", &schedule)
-      .def("build_connector_meta", &build_connector_meta)
+      .def("build_connector_meta", &build_connector_meta, py::arg("runs_on") = false)
       .def("update_connector_output", &update_connector_output)
       .def("reset", &reset, py::kw_only(), py::arg("keep_verified") = false,
            py::arg("timeout_s") = 5.0)

@@ -95,6 +95,18 @@ TEST_F(NamedRoles, AResetThatKeepsAScopeHasItsWeightsIdentifiedAgain) {
   EXPECT_EQ(match("of 1 still", 2), 2 * kBlock);
 }
 
+// A step in the middle of blocks, of which schedule() is told nothing.
+TEST_F(NamedRoles, ARequestThatRunsOnUnderAScopeEndsItWithAReset) {
+  identify(1);
+  match("adopts", 2);
+  scheduler_->build_connector_meta(false);
+  EXPECT_EQ(reset().scope, ScopeOutcome::kKept);
+  identify(1);
+  match("adopts again", 2);
+  scheduler_->build_connector_meta(true);
+  EXPECT_EQ(reset().scope, ScopeOutcome::kNew);
+}
+
 // Rule BIND: a write between the digest and the first use.
 TEST_F(NamedRoles, ADigestFromBeforeAWriteNamesNothing) {
   identify(1);

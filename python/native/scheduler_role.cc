@@ -136,11 +136,11 @@ void SchedulerRole::note_computed(Tracked& request, std::uint32_t num_computed_t
   }
 }
 
-StepMessage SchedulerRole::build_connector_meta() {
+StepMessage SchedulerRole::build_connector_meta(bool runs_on) {
   adopt_if_due();
   client_.poll();
   wait_left_ = options_.lookup_wait;
-  if (std::exchange(scheduled_, false)) fence_.note_scheduled();
+  if (std::exchange(scheduled_, false) || runs_on) fence_.note_scheduled();
   std::vector<RequestProgress> progress;
   for (const Progress& item : progress_) {
     const Tracked& request = requests_.at(item.request_id);

@@ -67,7 +67,10 @@ class SchedulerRole {
   void schedule(const RequestId& request_id, std::span<const BlockId> blocks, bool replace,
                 std::uint32_t num_computed_tokens, std::uint32_t num_scheduled_tokens,
                 bool save = true);
-  StepMessage build_connector_meta();
+  // `runs_on`: requests also compute that schedule() was not told of. That is right for a
+  // step in the middle of a block: the block's birth is that of its first token, and its
+  // end is told.
+  StepMessage build_connector_meta(bool runs_on = false);
   struct Output {
     // Weights were written that nobody announced (rule BIND). The fence has moved; the
     // engine must forget what its own cache holds.

@@ -41,6 +41,7 @@ class SchedulerSide:
             lookup_timeout_s=options.lookup_timeout_s,
             identity=options.identity,
         )
+        self._block_size = setup.block_size
         self._endpoints = setup.endpoints
         self._engine: EngineCore | None = None
         self._requests: dict[str, Request] = {}  # those that may use the external tier
@@ -126,13 +127,20 @@ class SchedulerSide:
         self._identify_if_due()
         for new in output.scheduled_new_reqs:
             self._schedule(output, new.req_id, new.block_ids, True, new.num_computed_tokens)
-        cached = output.scheduled_cached_reqs
+        cached, scheduled = output.scheduled_cached_reqs, output.num_scheduled_tokens
+        size, runs_on = self._block_size, False
         for request_id, blocks, num_computed_tokens in zip(
             cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True
         ):
             resumed = request_id in cached.resumed_req_ids
-            self._schedule(output, request_id, blocks, resumed, num_computed_tokens)
-        return StepMetadata(self._core.build_connector_meta())
+            filled = num_computed_tokens % size
+            if not resumed and filled and filled + scheduled[request_id] < size and not blocks:
+                # It neither begins nor fills a block, so the core knows all of it already:
+                # most steps of most requests.
+                runs_on = runs_on or request_id in self._requests
+            else:
+                self._schedule(output, request_id, blocks, resumed, num_computed_tokens)
+        return StepMetadata(self._core.build_connector_meta(runs_on))
 
     def _schedule(
         self,
