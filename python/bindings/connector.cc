@@ -64,11 +64,12 @@ void schedule(SchedulerStack& self, const std::string& request_id, const py::seq
 }
 
 py::bytes build_connector_meta(SchedulerStack& self, bool runs_on) {
-  Bytes message;
-  {
-    const py::gil_scoped_release release;
-    message = encode_step(self.role().build_connector_meta(runs_on));
-  }
+  // Every step comes here: whoever gives the GIL up may get it back only when vLLM's thread
+  // for outputs is done. Only opening a scope waits for anybody.
+  std::optional<py::gil_scoped_release> release;
+  if (self.role().adopt_is_due()) release.emplace();
+  const Bytes message = encode_step(self.role().build_connector_meta(runs_on));
+  release.reset();
   return to_python(message);
 }
 

@@ -2,10 +2,13 @@
 
 #include <utility>
 
+#include "python/native/freed_memory.h"
+
 namespace newmoon {
 
 Result<std::unique_ptr<SchedulerStack>> SchedulerStack::start(SchedulerRole::Options options,
                                                               std::vector<std::string> endpoints) {
+  keep_freed_memory();
   std::unique_ptr<SchedulerStack> stack(new SchedulerStack);
   Result<std::unique_ptr<ZmqClientTransport>> transport =
       ZmqClientTransport::connect(std::move(endpoints), stack->clock_);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/ipc_path.h"
+#include "python/native/freed_memory.h"
 #include "store/holder_name.h"
 
 namespace newmoon {
@@ -14,6 +15,7 @@ Shard shard_of(std::size_t rank) { return {.tp = static_cast<std::uint16_t>(rank
 }  // namespace
 
 Result<std::unique_ptr<WorkerStack>> WorkerStack::start(Options options) {
+  keep_freed_memory();
   std::unique_ptr<WorkerStack> stack(new WorkerStack(std::move(options)));
   for (const auto& step : {&WorkerStack::open, &WorkerStack::serve}) {
     if (const Status done = (stack.get()->*step)(); !done) return std::unexpected(done.error());
