@@ -36,7 +36,7 @@ BUFFER_BYTES = 128 << 20
 
 
 async def measure(order: dict) -> None:
-    from vllm_columns import COLUMNS, Column, Shape
+    from vllm_columns import COLUMNS, Column, Shape, prompt_of
     from vllm_sections import SECTIONS
 
     shapes = {
@@ -51,6 +51,8 @@ async def measure(order: dict) -> None:
             continue
         begin = time.monotonic()
         columns = {name: Column(name, order["url"], shape) for name in COLUMNS}
+        for column in columns.values():
+            await column.ask(prompt_of(1, 10))  # the first of all is slow
         say(f"engines of model {kind}", begin)
         for name in wanted:
             begin = time.monotonic()

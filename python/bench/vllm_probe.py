@@ -102,11 +102,12 @@ class Ours(Timed, NewmoonConnector):
             blocks = [ids[n % len(ids)] for n in range(len(hashes))]
             name = f"fill {seed} {begin}"
             tokens = len(hashes) * size
-            self._scheduler._core.match(name, hashes, 1, 0)  # opens the scope
+            deadline = time.monotonic() + 60
+            while self._scheduler._core.scope is None and time.monotonic() < deadline:
+                self._scheduler._core.match(name, hashes, 1, 0)  # opens it, if the rank answers
             self._scheduler._core.schedule(name, hashes, blocks, True, 0, tokens, True)
             step = self._scheduler._core.build_connector_meta()
             goal += len(hashes)
-            deadline = time.monotonic() + 60
             reports = core.collective_rpc("bench_run_step", args=(step,))[0]
             while core.collective_rpc("bench_saved")[0][0] < goal:
                 if time.monotonic() > deadline:

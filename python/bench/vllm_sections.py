@@ -134,8 +134,6 @@ async def ttft(columns: Columns) -> Results:
     async for number, column in turns(columns, 8):
         block = column.shape.block
         prompt = prompt_of(50 + number, TTFT_BLOCKS * block + 4)
-        if number == 0:
-            await column.ask(prompt_of(40, 2 * block))  # the first of all is slow
         await column.start_generating(9000 + number, 1, 20)
         before = await column.saved_so_far()
         first_ms, found = await column.ask(prompt)
