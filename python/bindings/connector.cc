@@ -258,7 +258,7 @@ void bind_worker(py::module_& module) {
       .def(py::init(&make_worker), py::kw_only(), py::arg("store"), py::arg("store_bytes"),
            py::arg("store_timeout_s"), py::arg("layout"), py::arg("rank"), py::arg("rank_count"),
            py::arg("block_size"), py::arg("endpoint"), py::arg("engine_id"), py::arg("regions"),
-           py::arg("block_count"), py::arg("staging_bytes"), py::arg("identity"),
+           py::arg("block_count"), py::arg("staging_bytes"), py::arg("identity") = "unique",
            py::arg("checksum") = true)
       .def("bind", &Worker::bind)
       .def("start_load_kv", &start_load_kv)
