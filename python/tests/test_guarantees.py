@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("vllm")
 
+pytestmark = pytest.mark.nightly
 HERE = pathlib.Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "examples"
 sys.path.insert(0, str(EXAMPLES))

@@ -11,6 +11,8 @@ from vllm.lora.request import LoRARequest
 
 from newmoon.vllm.adapters import Adapters
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.fixture
 def folder(tmp_path):

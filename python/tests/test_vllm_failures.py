@@ -12,6 +12,7 @@ pytest.importorskip("vllm")
 
 from processes import binary, python, run_flow, running
 
+pytestmark = pytest.mark.nightly
 FOUND = 6 * 128  # whole blocks of the prompt
 
 

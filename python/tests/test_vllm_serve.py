@@ -22,6 +22,7 @@ pytest.importorskip("vllm")
 
 from vllm_flow import CONNECTOR, KV_BLOCKS, PROMPT_TOKENS
 
+pytestmark = pytest.mark.nightly
 FOUND = 6 * 128
 
 

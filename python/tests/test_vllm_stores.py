@@ -15,6 +15,7 @@ from processes import binary, running
 
 pytest.importorskip("vllm")
 
+pytestmark = pytest.mark.nightly
 HERE = pathlib.Path(__file__).parent
 FOUND = 6 * 128  # whole blocks of the prompt
 
