@@ -160,7 +160,7 @@ async def ttft(columns: Columns) -> Results:
 async def save(columns: Columns) -> Results:
     """A burst of prompts with some tokens of answer each, until the store has all their blocks."""
     rate = empty()
-    async for number, column in turns(columns, 7):
+    async for number, column in turns(columns, 9):
         prompts = [
             prompt_of(SAVE_PROMPTS * number + i + 1, column.shape.block + 1)
             for i in range(SAVE_PROMPTS)
