@@ -45,11 +45,14 @@ async def measure(order: dict) -> None:
         "wide": Shape(f"{order['models']}/wide", block=128, kv_blocks=120),
     }
     results: dict[str, list] = {"rows": [], "flat": [], "failed": []}
+    columns: dict[str, Column] = {}
     for kind, shape in shapes.items():
         wanted = [name for name in order["sections"] if SECTIONS[name][0] == kind]
         if not wanted:
             continue
         begin = time.monotonic()
+        for column in columns.values():
+            column.llm.shutdown()
         columns = {name: Column(name, order["url"], shape) for name in COLUMNS}
         for column in columns.values():
             await column.ask(prompt_of(1, 10))  # the first of all is slow
@@ -65,8 +68,6 @@ async def measure(order: dict) -> None:
                 results["failed"].append(name)
             pathlib.Path(order["results"]).write_text(json.dumps(results))
             say(name, begin)
-        for column in columns.values():
-            column.llm.shutdown()
     say("end", time.monotonic())
 
 
