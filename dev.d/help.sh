@@ -5,6 +5,6 @@ main() {
   local file name
   for file in dev.d/*.sh; do
     name="$(basename "$file" .sh)"
-    printf '  %-10s %s\n' "$name" "$(sed -n 's/^# help: //p' "$file" | head -1)"
+    printf '  %-12s %s\n' "$name" "$(sed -n 's/^# help: //p' "$file" | head -1)"
   done
 }
