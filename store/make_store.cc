@@ -15,8 +15,7 @@ Result<std::unique_ptr<KvStore>> make_memory(const StoreOptions& options, Clock&
                                              Executor& executor) {
   if (options.budget_bytes == 0) {
     return fail(Code::kBadRequest,
-                "--store-bytes 0: the memory store needs a budget; for no external tier use "
-                "--store none");
+                "a budget of 0 bytes: the memory store needs room (--store-bytes)");
   }
   return std::make_unique<MemoryStore>(MemoryStoreOptions{.budget_bytes = options.budget_bytes},
                                        clock, executor);
@@ -58,8 +57,8 @@ Result<std::unique_ptr<KvStore>> make_store(const std::string& url, const StoreO
   if (url.starts_with("ipc://")) return make_ipc(url, options, clock);
   if (url.starts_with("mooncake://")) return make_mooncake(url, options, clock);
   return fail(Code::kBadRequest, "store '" + url +
-                                     "' is unknown; use memory, ipc://PATH, mooncake://HOST:PORT "
-                                     "or none");
+                                     "' is unknown; use memory, ipc://PATH or "
+                                     "mooncake://HOST:PORT");
 }
 
 }  // namespace newmoon

@@ -43,7 +43,7 @@ TEST_F(MakeStore, ABudgetOfNothingIsRefusedByName) {
   const auto store = make("memory", 0);
   ASSERT_FALSE(store);
   EXPECT_EQ(store.error().code, Code::kBadRequest);
-  EXPECT_THAT(store.error().message, HasSubstr("--store none"));
+  EXPECT_THAT(store.error().message, HasSubstr("budget of 0 bytes"));
 }
 
 TEST_F(MakeStore, AnUnknownUrlIsRefusedWithTheKnownOnes) {
@@ -53,7 +53,7 @@ TEST_F(MakeStore, AnUnknownUrlIsRefusedWithTheKnownOnes) {
     EXPECT_EQ(store.error().code, Code::kBadRequest) << url;
   }
   EXPECT_THAT(make("redis://x", 1).error().message,
-              HasSubstr("memory, ipc://PATH, mooncake://HOST:PORT or none"));
+              HasSubstr("memory, ipc://PATH or mooncake://HOST:PORT"));
 }
 
 }  // namespace

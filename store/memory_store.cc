@@ -162,7 +162,7 @@ Result<Entry*> MemoryStore::Core::make_entry(ScopeIndex& index, const PutItem& i
     return fail(Code::kBadRequest, "put: a value of " + std::to_string(bytes) +
                                        " bytes is larger than the store's budget of " +
                                        std::to_string(options_.budget_bytes) +
-                                       ": raise --store-bytes");
+                                       ": raise its budget (--store-bytes)");
   }
   const std::optional<SlotArena::Slot> slot = allocate(arena, bytes);
   if (!slot) return fail(Code::kBusy, "memory store: no room now, all bytes are in use");
