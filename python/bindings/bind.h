@@ -4,6 +4,7 @@
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <sys/types.h>
 
 #include <chrono>
 #include <functional>
@@ -68,16 +69,19 @@ class CloseAtExit {
  public:
   explicit CloseAtExit(std::function<void()> close);
   ~CloseAtExit();
+  // What was opened stands on threads and connections, which a fork does not take along: in a
+  // child it can neither be used nor closed.
+  bool is_forked() const;
   CloseAtExit(const CloseAtExit&) = delete;
   CloseAtExit& operator=(const CloseAtExit&) = delete;
 
  private:
   friend void bind_exit();
   const std::function<void()> close_;
+  const pid_t opened_by_;
 };
 
-inline Duration to_duration(double seconds) {
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
-}
+// Raises Error: kBadRequest for what is no time to wait: 0, negative, NaN, more than a day.
+Duration to_duration(double seconds);
 
 }  // namespace newmoon

@@ -177,6 +177,7 @@ class Worker {
   const StepMessage& step() const { return step_; }
   void close() {
     const py::gil_scoped_release release;
+    if (closing_.is_forked()) static_cast<void>(stack_.release());  // its threads are the parent's
     stack_.reset();
   }
 

@@ -7,6 +7,14 @@ namespace {
 // A plain reference: Python ends before this library does, and there is one interpreter.
 PyObject* error_type = nullptr;
 
+void set_log_level(const std::string& name) {
+  LogLevel level = LogLevel::kWarning;
+  if (!parse_log_level(name, &level)) {
+    raise({Code::kBadRequest, "log level '" + name + "': use debug, info, warning or error"});
+  }
+  set_log_threshold(level);
+}
+
 }  // namespace
 
 void raise(const Error& error) {
@@ -17,6 +25,15 @@ void raise(const Error& error) {
   throw py::error_already_set();
 }
 
+Duration to_duration(double seconds) {
+  constexpr double kMaxSeconds = 24 * 3600;
+  if (!(seconds > 0 && seconds <= kMaxSeconds)) {  // NaN too
+    raise({Code::kBadRequest, "timeout_s " + std::string(py::str(py::float_(seconds))) +
+                                  ": takes more than 0 and at most 86400 seconds"});
+  }
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+}
+
 void bind_errors(py::module_& module) {
   error_type = PyErr_NewExceptionWithDoc(
       "newmoon.Error",
@@ -24,13 +41,7 @@ void bind_errors(py::module_& module) {
       "'unavailable', 'deadline', 'busy', 'corrupt', 'fenced' or 'internal'.",
       PyExc_RuntimeError, nullptr);
   module.add_object("Error", error_type);
-  module.def("set_log_level", [](const std::string& name) {
-    LogLevel level = LogLevel::kWarning;
-    if (!parse_log_level(name, &level)) {
-      raise({Code::kBadRequest, "log level '" + name + "': use debug, info, warning or error"});
-    }
-    set_log_threshold(level);
-  });
+  module.def("set_log_level", &set_log_level, py::arg("name"));
 }
 
 }  // namespace newmoon

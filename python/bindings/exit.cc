@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <set>
 #include <utility>
 
@@ -10,11 +12,14 @@ std::set<CloseAtExit*> open_ones;  // guarded by the GIL
 
 }  // namespace
 
-CloseAtExit::CloseAtExit(std::function<void()> close) : close_(std::move(close)) {
+CloseAtExit::CloseAtExit(std::function<void()> close)
+    : close_(std::move(close)), opened_by_(getpid()) {
   open_ones.insert(this);
 }
 
 CloseAtExit::~CloseAtExit() { open_ones.erase(this); }
+
+bool CloseAtExit::is_forked() const { return getpid() != opened_by_; }
 
 void bind_exit() {
   py::module_::import("atexit").attr("register")(py::cpp_function([] {

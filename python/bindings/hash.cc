@@ -103,7 +103,9 @@ void bind_hash(py::module_& module) {
       .def_readonly("layout", &Scope::layout)
       .def_property_readonly("id", [](const Scope& self) { return self.id().hex(); })
       .def_property_readonly("is_unique", &Scope::is_unique)
-      .def("__eq__", [](const Scope& self, const Scope& other) { return self == other; })
+      .def(
+          "__eq__", [](const Scope& self, const Scope& other) { return self == other; },
+          py::is_operator())
       .def("__hash__", [](const Scope& self) { return std::hash<ScopeId>{}(self.id()); })
       .def("__repr__", [](const Scope& self) {
         return "<newmoon.Scope " + self.id().hex() + (self.is_unique() ? ", unique>" : ", named>");

@@ -22,10 +22,17 @@ class OpenStore {
 
   KvStore& get() {
     if (store_ == nullptr) raise({Code::kBadRequest, "the store is closed"});
+    if (closing_.is_forked()) {
+      raise({Code::kBadRequest, "the store was opened before a fork; open it in the child"});
+    }
     return *store_;
   }
   void close() {
     const py::gil_scoped_release release;
+    if (closing_.is_forked()) {
+      static_cast<void>(store_.release());  // its threads are the parent's
+      static_cast<void>(executor_.release());
+    }
     store_.reset();
     executor_.reset();
   }
@@ -54,7 +61,18 @@ MutableByteView bytes_of(const py::buffer_info& info) {
           static_cast<std::size_t>(info.size * info.itemsize)};
 }
 
-void put(OpenStore& self, const Scope& scope, const py::bytes& block_hash, const py::buffer& data) {
+// None is what a sealed fence has for a scope.
+const Scope& required(const Scope* scope) {
+  if (scope == nullptr) {
+    raise(
+        {Code::kBadRequest, "the scope is None: while a fence is sealed, neither look up nor put"});
+  }
+  return *scope;
+}
+
+void put(OpenStore& self, const Scope* scope_or_none, const py::bytes& block_hash,
+         const py::buffer& data) {
+  const Scope& scope = required(scope_or_none);
   const py::buffer_info info = data.request();
   const ConstFragment payload = bytes_of(info);
   const Key key{scope.id(), Shard{}, to_block_hash(block_hash)};
@@ -73,7 +91,9 @@ Status get_checked(KvStore& store, const Key& key, const LayoutId& layout, Fragm
   return verify_header(value->header, key, layout, payload.size(), value->payload_checksum, true);
 }
 
-bool get(OpenStore& self, const Scope& scope, const py::bytes& block_hash, const py::buffer& out) {
+bool get(OpenStore& self, const Scope* scope_or_none, const py::bytes& block_hash,
+         const py::buffer& out) {
+  const Scope& scope = required(scope_or_none);
   const py::buffer_info info = out.request(true);
   const Fragment payload = bytes_of(info);
   const Key key{scope.id(), Shard{}, to_block_hash(block_hash)};
@@ -85,7 +105,8 @@ bool get(OpenStore& self, const Scope& scope, const py::bytes& block_hash, const
   raise(status.error());
 }
 
-std::size_t lookup(OpenStore& self, const Scope& scope, const py::sequence& block_hashes) {
+std::size_t lookup(OpenStore& self, const Scope* scope_or_none, const py::sequence& block_hashes) {
+  const Scope& scope = required(scope_or_none);
   const std::vector<BlockHash> hashes = to_block_hashes(block_hashes);
   const Shard shard;
   KvStore& store = self.get();
@@ -93,7 +114,8 @@ std::size_t lookup(OpenStore& self, const Scope& scope, const py::sequence& bloc
       without_gil([&] { return store.hit_prefix(scope.id(), std::span(&shard, 1), hashes); }));
 }
 
-void purge(OpenStore& self, const Scope& scope) {
+void purge(OpenStore& self, const Scope* scope_or_none) {
+  const Scope& scope = required(scope_or_none);
   KvStore& store = self.get();
   ok_or_raise(without_gil([&] { return store.purge_scope(scope.id(), scope.is_unique()); }));
 }

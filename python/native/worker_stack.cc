@@ -1,6 +1,7 @@
 #include "python/native/worker_stack.h"
 
 #include <filesystem>
+#include <new>
 #include <utility>
 
 #include "base/ipc_path.h"
@@ -52,8 +53,13 @@ Status WorkerStack::open() {
                                        " does not hold one block of " +
                                        std::to_string(block_bytes) + " bytes");
   }
-  memory_ = std::make_unique<StagedMemory>(options_.regions, options_.block_count,
-                                           options_.staging_bytes / block_bytes);
+  try {
+    memory_ = std::make_unique<StagedMemory>(options_.regions, options_.block_count,
+                                             options_.staging_bytes / block_bytes);
+  } catch (const std::bad_alloc&) {
+    return fail(Code::kUnavailable, "staging_bytes " + std::to_string(options_.staging_bytes) +
+                                        ": this machine gives no such memory; ask for less");
+  }
   const auto [owner, slots] = memory_->slots();
   store_->register_memory(owner, slots);
   return {};

@@ -89,25 +89,25 @@ class ScopeUsage(TypedDict):
     holders: list[str]  # engines that use it now
 
 class Store:
-    """Where blocks go; made by open_store(). Any thread may call. Not to be used after a fork.
+    """Where blocks go; made by open_store(). Any thread may call. The child of a fork opens its own.
 
-    Methods raise Error: "unavailable" or "deadline" if the store cannot be reached, and what
-    each says below.
+    Methods raise Error: "unavailable" or "deadline" if the store cannot be reached, "bad_request"
+    if it is closed or the scope is None (a sealed fence's), and what each says below.
     """
 
-    def put(self, scope: Scope, block_hash: bytes, data: Buffer) -> None:
+    def put(self, scope: Scope | None, block_hash: bytes, data: Buffer) -> None:
         """Values are immutable: the first put of a key stays. "busy": no room now; "fenced":
         the unique scope was purged."""
 
-    def get(self, scope: Scope, block_hash: bytes, out: Buffer) -> bool:
+    def get(self, scope: Scope | None, block_hash: bytes, out: Buffer) -> bool:
         """Fills `out`, whose length must be the value's; False if the block is not there.
         "corrupt": the bytes are not those that were put, or of another length; `out` is then
         undefined."""
 
-    def lookup(self, scope: Scope, block_hashes: Sequence[bytes]) -> int:
+    def lookup(self, scope: Scope | None, block_hashes: Sequence[bytes]) -> int:
         """How many leading blocks are there."""
 
-    def purge(self, scope: Scope) -> None:
+    def purge(self, scope: Scope | None) -> None:
         """Makes all its blocks unfindable at once; the memory comes back behind. Later puts
         into a unique scope are refused."""
 
@@ -122,10 +122,12 @@ class Store:
 def open_store(url: str, *, budget_bytes: int = 1 << 30, timeout_s: float = 1.0) -> Store:
     """"memory": in this process, `budget_bytes` at most; "ipc://PATH": one that
     `newmoon store-server` shares; "mooncake://HOST:PORT[?option=value&...]": Mooncake's, or
-    "mooncake://" with MOONCAKE_CONFIG_PATH. Each call to the last two ends within `timeout_s`.
+    "mooncake://" with MOONCAKE_CONFIG_PATH. Each call to the last two ends within `timeout_s`,
+    which is more than 0 and at most a day.
 
     Mooncake needs its wheel in this environment (mooncake-transfer-engine-non-cuda).
-    Raises Error: "bad_request" for another URL, "unavailable" if there is no such store.
+    Raises Error: "bad_request" for another URL, "unavailable" if there is no Mooncake master;
+    an ipc:// store that is not there yet is used as soon as it is.
     """
 
 class Fence:
@@ -183,3 +185,108 @@ class LookupKeyClient:
     def reset(self) -> LookupReset:
         """Has it remove everything from its store, whoever put it there. `fenced` is False:
         what it computes meanwhile may come back."""
+
+# The two roles of newmoon.vllm. Not for other callers: they take what vLLM hands them.
+
+class ConnectorReset(TypedDict):
+    success: bool
+    degraded: bool
+    scope: Literal["kept", "new", "sealed"]
+    silent_ranks: list[int]
+    dropped_loads: int
+    dropped_saves: int
+    removed: int
+    error: str
+
+class ConnectorScheduler:
+    """One thread."""
+
+    def __init__(
+        self,
+        *,
+        endpoints: Sequence[str],
+        namespace: str,
+        model: str,
+        layout: str,
+        block_size: int,
+        min_load_tokens: int = 0,
+        reset_mode: str = "fence",
+        lookup_timeout_s: float = 1.0,
+        identity: str = "unique",
+    ) -> None: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def scope(self) -> Scope | None: ...
+    @property
+    def has_loads(self) -> bool: ...
+    @property
+    def adopt_is_due(self) -> bool: ...
+    def match(
+        self,
+        request_id: str,
+        hashes: Sequence[bytes],
+        num_tokens: int,
+        num_computed_tokens: int,
+        /,
+    ) -> int | None: ...
+    def update_state_after_alloc(
+        self,
+        request_id: str,
+        blocks: Sequence[int],
+        num_computed_tokens: int,
+        num_external_tokens: int,
+        /,
+    ) -> bool: ...
+    def request_finished(self, request_id: str, /) -> None: ...
+    def schedule(
+        self,
+        request_id: str,
+        hashes: Sequence[bytes],
+        blocks: Sequence[int],
+        replace: bool,
+        num_computed_tokens: int,
+        num_scheduled_tokens: int,
+        save: bool,
+        /,
+    ) -> None: ...
+    def build_connector_meta(self) -> bytes: ...
+    def update_connector_output(self, reports: Sequence[bytes], /) -> tuple[bool, list[str]]: ...
+    def reset(self, *, keep_verified: bool = False, timeout_s: float = 5.0) -> ConnectorReset: ...
+    def seal(self) -> None: ...
+    def unseal(self) -> None: ...
+    def weights_were_written(self) -> bool: ...
+    def identify(self, ranks: Sequence[tuple[int, bytes]], /) -> None: ...
+    def set_weight_version(self, weight_version: str, /) -> None: ...
+    def fence_only(self) -> Literal["kept", "new", "sealed"]: ...
+
+class ConnectorWorker:
+    """One thread."""
+
+    def __init__(
+        self,
+        *,
+        store: str,
+        store_bytes: int,
+        store_timeout_s: float,
+        layout: str,
+        rank: int,
+        rank_count: int,
+        block_size: int,
+        endpoint: str,
+        engine_id: str,
+        regions: Sequence[tuple[int, int, int]],
+        block_count: int,
+        staging_bytes: int,
+        identity: str,
+        checksum: bool = True,
+    ) -> None: ...
+    @property
+    def weight_writes(self) -> int: ...
+    def bind(self, message: bytes, /) -> None: ...
+    def start_load_kv(self) -> None: ...
+    def wait_for_save(self) -> None: ...
+    def take_finished(self) -> tuple[bytes | None, list[str], list[str], list[int]]: ...
+    def note_weight_write(self, sealed_epoch: int = 0) -> None: ...
+    def stats(self) -> dict[str, int]: ...
+    def close(self) -> None: ...

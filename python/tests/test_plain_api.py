@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import newmoon
+import newmoon._core
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BLOCK = bytes(range(256)) * 16
@@ -31,6 +32,17 @@ def test_import_needs_no_vllm():
 def test_the_readme_example_runs():
     (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     exec(compile(example, "README.md", "exec"), {})
+
+
+def test_the_stub_names_what_the_module_has():
+    stub = (pathlib.Path(newmoon.__file__).parent / "_core.pyi").read_text()
+    module = newmoon._core
+    for name in (n for n in vars(module) if not n.startswith("_")):
+        body = re.search(rf"^(?:class|def) {name}\b.*?(?=^\S|\Z)", stub, re.MULTILINE | re.DOTALL)
+        assert body, f"{name} has no type"
+        if isinstance(getattr(module, name), type) and name != "Error":
+            members = {m for m in vars(getattr(module, name)) if not m.startswith("_")}
+            assert members == set(re.findall(r"^    def ([a-z]\w*)\(", body[0], re.MULTILINE)), name
 
 
 def test_the_package_is_typed():
@@ -108,6 +120,67 @@ def test_bad_arguments_are_named(store):
         newmoon.Scope(model="m", layout="l")
     with pytest.raises(newmoon.Error, match="block_size"):
         newmoon.BlockHasher(block_size=0)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), 1e300])
+def test_what_is_no_time_to_wait_is_refused(seconds):
+    with pytest.raises(newmoon.Error, match="timeout_s") as raised:
+        newmoon.open_store("ipc:///nowhere/store.sock", timeout_s=seconds)
+    assert raised.value.code == "bad_request"
+    with pytest.raises(newmoon.Error, match="timeout_s"):
+        newmoon.LookupKeyClient("ipc:///nowhere/lookup.sock", timeout_s=seconds)
+
+
+def test_messages_name_what_this_api_has():
+    with pytest.raises(newmoon.Error, match="budget of 0 bytes"):
+        newmoon.open_store("memory", budget_bytes=0)
+    with pytest.raises(newmoon.Error) as raised:
+        newmoon.open_store("none")
+    assert "or none" not in str(raised.value)
+    newmoon.set_log_level(name="warning")
+
+
+def test_a_sealed_fence_has_no_scope_to_put_under(store):
+    fence = newmoon.Fence(model="tiny", layout="l")
+    for call in (
+        lambda: store.put(fence.scope, b"h" * 32, BLOCK),
+        lambda: store.get(fence.scope, b"h" * 32, bytearray(len(BLOCK))),
+        lambda: store.lookup(fence.scope, [b"h" * 32]),
+        lambda: store.purge(fence.scope),
+    ):
+        with pytest.raises(newmoon.Error, match="sealed") as raised:
+            call()
+        assert len(str(raised.value)) < 200  # without the block's bytes
+
+
+def test_a_scope_equals_nothing_else():
+    assert scope() == scope() and scope() != scope("step-2")
+    assert scope() != 5 and scope() != None  # noqa: E711
+
+
+def test_a_child_of_a_fork_can_end():
+    """With a store on the heap that it can neither use nor close: the threads are the parent's."""
+    code = """
+import os, sys, newmoon
+store = newmoon.open_store("memory")
+child = os.fork()
+if child == 0:
+    try:
+        store.stats()
+    except newmoon.Error as error:
+        print(error, flush=True)
+    if len(sys.argv) > 1:
+        store.close()
+    sys.exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+print(store.stats()["blocks"])
+"""
+    for arguments in ([], ["close"]):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        assert "before a fork" in done.stdout and done.stdout.endswith("0\n")
 
 
 def test_a_closed_store_says_so():
