@@ -1,6 +1,9 @@
 """What the connector refuses at the start, and how it says so; no engine runs."""
 
+import dataclasses
 import os
+import pathlib
+import re
 import subprocess
 import sys
 import types
@@ -13,8 +16,13 @@ import torch
 import vllm
 from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 
-from newmoon.vllm.options import parse_options
-from newmoon.vllm.support import check_version, endpoint, refusal
+import newmoon
+from newmoon._core import ConnectorWorker
+from newmoon.vllm.metrics import RANK_COUNTERS, RESET_SECONDS, SCHEDULER_COUNTERS
+from newmoon.vllm.options import Options, parse_options
+from newmoon.vllm.request_params import DEFAULT, RequestParams, parse_request_params
+from newmoon.vllm.scheduler import NO_WEIGHT_VERSION, SchedulerSide
+from newmoon.vllm.support import check_role, check_version, endpoint, refusal
 from newmoon.vllm.worker import regions_of
 
 
@@ -74,15 +82,29 @@ def test_another_vllm_is_refused_unless_asked_for(monkeypatch):
         ({"sture": "memory"}, "no 'sture'"),
         ({"store_bytes": "4GB"}, "'store_bytes' takes a value of type int"),
         ({"store_bytes": True}, "'store_bytes' takes a value of type int"),
-        ({"store_timeout_s": -1}, "negative"),
+        ({"store_bytes": 0}, "'store_bytes' takes 1 to"),
+        ({"staging_bytes": 2**70}, "'staging_bytes' takes 1 to"),
+        ({"min_load_tokens": -1}, "'min_load_tokens' takes 0 to"),
+        ({"min_load_tokens": 2**40}, "'min_load_tokens' takes 0 to"),
+        ({"store_timeout_s": -1}, "more than 0"),
+        ({"reset_timeout_s": 0}, "more than 0"),
+        ({"lookup_timeout_s": float("nan")}, "more than 0"),
+        ({"lookup_timeout_s": float("inf")}, "more than 0"),
+        ({"store_timeout_s": 10**400}, "number of seconds"),
+        ({"namespace": "run\n7"}, "'namespace' takes printable text"),
+        ({"namespace": "\udcff"}, "'namespace' takes printable text"),
+        ({"namespace": "x" * 257}, "at most 256 bytes"),
+        ({"store": "ipc:///a\nb"}, "'store' takes printable text"),
+        ({"reset_mode": "fences"}, "'reset_mode' is fence or remove_all"),
         ({"reading_rpcs": "name"}, "list of names"),
         ({"identity": "label"}, "unique, digest or trust_weight_version"),
         ({"identity": "trust_weight_version"}, "needs a 'namespace'"),
     ],
 )
 def test_bad_options_are_named(config, said):
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=said) as raised:
         parse_options(config)
+    assert "\n" not in str(raised.value) and len(str(raised.value)) < 400
 
 
 def test_removing_all_asks_for_a_store_of_its_own():
@@ -90,6 +112,36 @@ def test_removing_all_asks_for_a_store_of_its_own():
         parse_options({"reset_mode": "remove_all"})
     alone = {"reset_mode": "remove_all", "exclusive_store": True}
     assert parse_options(alone).reset_mode == "remove_all"
+
+
+def test_the_page_names_all_that_can_be_set_and_counted():
+    page = (pathlib.Path(__file__).resolve().parents[2] / "docs/vllm.md").read_text()
+    options = {field.name for field in dataclasses.fields(Options)}
+    assert set(re.findall(r"^\| `(\w+)` \|", page.split("## How to see")[0], re.MULTILINE)) == options
+    for name in (*RANK_COUNTERS, *SCHEDULER_COUNTERS, RESET_SECONDS):
+        assert re.search(rf"`(vllm:newmoon_)?{name}(_total)?`", page), name
+    for name in (field.name for field in dataclasses.fields(RequestParams)):
+        assert f'"{name}": false' in page
+
+
+def test_a_role_that_only_saves_or_loads_is_refused():
+    check_role("kv_both")
+    with pytest.raises(ValueError, match="'kv_role' is kv_both, not kv_producer"):
+        check_role("kv_producer")
+
+
+@pytest.mark.parametrize("params", [[1], "newmoon", 5, {"newmoon": 5}, {"newmoon": {"load": "no"}}])
+def test_nonsense_in_a_request_is_left_out(params):
+    assert parse_request_params(params) == DEFAULT
+
+
+@pytest.mark.parametrize("version", [5, None, "\udcff", "a\nb", "x" * 257])
+def test_a_weight_version_that_is_no_label_names_nothing(version):
+    told = []
+    core = types.SimpleNamespace(set_weight_version=told.append)
+    SchedulerSide.set_weight_version(types.SimpleNamespace(_core=core), version)
+    SchedulerSide.set_weight_version(types.SimpleNamespace(_core=core), "step-ü")
+    assert told == [NO_WEIGHT_VERSION, "step-ü"]
 
 
 def test_options_have_defaults():
@@ -102,6 +154,25 @@ def test_sockets_are_per_engine_and_rank(monkeypatch):
     monkeypatch.setenv("VLLM_RPC_BASE_PATH", "/somewhere")
     one, two = endpoint("engine", 0), endpoint("engine", 1)
     assert one != two and one.startswith("ipc:///somewhere/newmoon-")
+
+
+def test_staging_that_the_machine_does_not_have_is_named():
+    with pytest.raises(newmoon.Error, match="staging_bytes 562949953421312"):
+        ConnectorWorker(
+            store="memory",
+            store_bytes=1 << 20,
+            store_timeout_s=1.0,
+            layout="l",
+            rank=0,
+            rank_count=1,
+            block_size=16,
+            endpoint="ipc:///nowhere/rank0.sock",
+            engine_id="engine",
+            regions=[(4096, 1024, 1024)],  # never read: no block is staged
+            block_count=1,
+            staging_bytes=1 << 49,
+            identity="unique",
+        )
 
 
 def test_regions_are_the_bytes_of_each_block():

@@ -7,8 +7,8 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    # Where blocks go: "memory" (in each rank's process) or "ipc://PATH" of
-    # `newmoon store-server`.
+    # Where blocks go: "memory" (in each rank's process), "ipc://PATH" of `newmoon store-server` or
+    # "mooncake://HOST:PORT".
     store: str = "memory"
     # Of "memory": bytes a rank may hold.
     store_bytes: int = 4 << 30
@@ -39,6 +39,16 @@ class Options:
     any_vllm_version: bool = False
 
 
+CHOICES = {
+    "identity": ("unique", "digest", "trust_weight_version"),
+    "reset_mode": ("fence", "remove_all"),
+}
+MAX_SECONDS = 24 * 3600
+MAX_TEXT_BYTES = {"namespace": 256, "store": 4096}  # a scope is listed in 1,024 bytes
+MAX_BYTES = 1 << 50
+MAX_TOKENS = (1 << 31) - 1
+
+
 def parse_options(extra_config: Mapping[str, Any]) -> Options:
     """Raises ValueError, in one line, for an unknown key or a value that does not fit."""
     fields = {field.name: field for field in dataclasses.fields(Options)}
@@ -46,33 +56,60 @@ def parse_options(extra_config: Mapping[str, Any]) -> Options:
     for name, value in extra_config.items():
         if name not in fields:
             raise ValueError(
-                f"newmoon: kv_connector_extra_config has no '{name}'; it has {', '.join(fields)}"
+                f"newmoon: kv_connector_extra_config has no {name!r}; it has {', '.join(fields)}"
             )
-        wanted = type(fields[name].default)
-        if wanted is float and type(value) is int:
-            value = float(value)
-        if wanted is tuple and isinstance(value, list) and all(type(v) is str for v in value):
-            value = tuple(value)
-        if type(value) is not wanted:
-            kind = "list of names" if wanted is tuple else wanted.__name__
-            raise ValueError(f"newmoon: '{name}' takes a value of type {kind}, not {value!r}")
-        if wanted in (int, float) and value < 0:
-            raise ValueError(f"newmoon: '{name}' must not be negative, as {value!r} is")
-        values[name] = value
+        values[name] = of_type(name, value, type(fields[name].default))
+        check_value(name, values[name])
     options = Options(**values)
+    check_together(options)
+    return options
+
+
+def of_type(name: str, value: Any, wanted: type) -> Any:
+    if wanted is float and type(value) is int and abs(value) <= MAX_SECONDS:
+        return float(value)
+    if wanted is tuple and isinstance(value, list) and all(type(v) is str for v in value):
+        return tuple(value)
+    if type(value) is not wanted:
+        kind = {tuple: "list of names", float: "number of seconds"}.get(wanted, wanted.__name__)
+        raise ValueError(f"newmoon: '{name}' takes a value of type {kind}, not {shown(value)}")
+    return value
+
+
+def check_value(name: str, value: Any) -> None:
+    said = None
+    if name in CHOICES and value not in CHOICES[name]:
+        said = f"is {', '.join(CHOICES[name][:-1])} or {CHOICES[name][-1]}"
+    elif name in MAX_TEXT_BYTES and not is_text(value, MAX_TEXT_BYTES[name]):
+        said = f"takes printable text of at most {MAX_TEXT_BYTES[name]} bytes"
+    elif type(value) is float and not 0 < value <= MAX_SECONDS:  # NaN too
+        said = f"takes more than 0 and at most {MAX_SECONDS} seconds"
+    elif name.endswith("_bytes") and not 0 < value <= MAX_BYTES:
+        said = f"takes 1 to {MAX_BYTES} bytes"
+    elif name.endswith("_tokens") and not 0 <= value <= MAX_TOKENS:
+        said = f"takes 0 to {MAX_TOKENS} tokens"
+    if said is not None:
+        raise ValueError(f"newmoon: '{name}' {said}, not {shown(value)}")
+
+
+def is_text(value: Any, most_bytes: int) -> bool:
+    """Printable, so in one line, and without halves of characters that UTF-8 has no bytes for."""
+    return isinstance(value, str) and value.isprintable() and len(value.encode()) <= most_bytes
+
+
+def shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 100 else text[:100] + "..."
+
+
+def check_together(options: Options) -> None:
     if options.reset_mode == "remove_all" and not options.exclusive_store:
         raise ValueError(
             "newmoon: 'reset_mode' remove_all empties the whole store, whoever uses it; if nobody"
             " else does, set 'exclusive_store' to true"
-        )
-    if options.identity not in ("unique", "digest", "trust_weight_version"):
-        raise ValueError(
-            "newmoon: 'identity' is unique, digest or trust_weight_version, not"
-            f" {options.identity!r}"
         )
     if options.identity == "trust_weight_version" and not options.namespace:
         raise ValueError(
             "newmoon: 'identity' trust_weight_version needs a 'namespace' that holds the id of your"
             " run: another run's step-1 are other weights"
         )
-    return options

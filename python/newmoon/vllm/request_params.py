@@ -21,11 +21,15 @@ class RequestParams:
 DEFAULT = RequestParams()
 
 
-def parse_request_params(kv_transfer_params: Mapping[str, Any] | None) -> RequestParams:
+def parse_request_params(kv_transfer_params: Any) -> RequestParams:
     """What is not understood is left out, and the log says so: vLLM has taken the request by then,
     and an exception here would end the engine. Other names than "newmoon" are others'.
     """
-    asked = (kv_transfer_params or {}).get("newmoon")
+    if not isinstance(kv_transfer_params, Mapping):
+        if kv_transfer_params is not None:
+            logger.warning("newmoon: kv_transfer_params is no dict; ignored")
+        return DEFAULT
+    asked = kv_transfer_params.get("newmoon")
     if asked is None:
         return DEFAULT
     if not isinstance(asked, Mapping):

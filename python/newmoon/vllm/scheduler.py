@@ -10,7 +10,7 @@ from newmoon.vllm.adapters import Adapters
 from newmoon.vllm.local_cache import LocalCache
 from newmoon.vllm.metadata import ReportMetadata, StepMetadata
 from newmoon.vllm.metrics import RESET_SECONDS, NewmoonStats
-from newmoon.vllm.options import Options
+from newmoon.vllm.options import Options, is_text
 from newmoon.vllm.rank_weights import watch_rank, weights_of_rank
 from newmoon.vllm.request_params import DEFAULT, RequestParams, parse_request_params
 from newmoon.vllm.support import Setup
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 logger = init_logger("vllm.newmoon")  # shown as vLLM's own lines are
+
+NO_WEIGHT_VERSION = "default"  # vLLM's, until somebody sets one
+MAX_WEIGHT_VERSION_BYTES = 256
 
 
 class SchedulerSide:
@@ -236,7 +239,16 @@ class SchedulerSide:
         if all(rank is not None for rank in ranks):
             self._core.identify(ranks)
 
-    def set_weight_version(self, weight_version: str) -> None:
+    def set_weight_version(self, weight_version: Any) -> None:
+        """vLLM has taken it by now, whatever it is."""
+        if not is_text(weight_version, MAX_WEIGHT_VERSION_BYTES):
+            logger.warning(
+                "newmoon: weight_version %.100r is no printable text of at most %d bytes, so it"
+                " names no weights",
+                weight_version,
+                MAX_WEIGHT_VERSION_BYTES,
+            )
+            weight_version = NO_WEIGHT_VERSION
         self._core.set_weight_version(weight_version)
 
     def seal(self, until: str | None = None) -> None:

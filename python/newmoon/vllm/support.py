@@ -42,6 +42,15 @@ def check_version(any_version: bool) -> None:
         )
 
 
+def check_role(kv_role: str) -> None:
+    """Nothing here is for disaggregated prefill."""
+    if kv_role != "kv_both":
+        raise ValueError(
+            f"newmoon: 'kv_role' is kv_both, not {kv_role}; to load or save nothing, see"
+            " kv_transfer_params in docs/vllm.md"
+        )
+
+
 def refusal(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> str | None:
     """Why this configuration is not supported, or None."""
     parallel = vllm_config.parallel_config

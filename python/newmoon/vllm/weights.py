@@ -5,8 +5,9 @@ through a method of EngineCore, in the process and on the thread of the schedule
 that connector wraps those methods, in its own process only.
 """
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from vllm.logger import init_logger
@@ -64,8 +65,20 @@ def watchers_of(core: "EngineCore") -> list[WeightWatcher]:
     return [watcher for watcher in found if watcher is not None]
 
 
-# In all of them an exception leaves the fence sealed: nobody knows what was written, or whether
-# a rank that did not answer in time still writes.
+@contextlib.contextmanager
+def stays_sealed_if_failed(what: Any, watchers: list[WeightWatcher]) -> Iterator[None]:
+    """An exception leaves the fence sealed: nobody knows what was written, or whether a rank that
+    did not answer in time still writes."""
+    try:
+        yield
+    except Exception:
+        if watchers:
+            logger.warning(
+                "newmoon: %.100s failed; no external cache until something that may write weights"
+                " succeeds",
+                what,
+            )
+        raise
 
 
 def around_write(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -74,7 +87,8 @@ def around_write(method: Callable[..., Any]) -> Callable[..., Any]:
         watchers = watchers_of(core)
         for watcher in watchers:
             watcher.seal()
-        result = method(core, *args, **kwargs)
+        with stays_sealed_if_failed(method.__name__, watchers):
+            result = method(core, *args, **kwargs)
         for watcher in watchers:
             watcher.unseal()
         return result
@@ -92,7 +106,8 @@ def around_rpc(method: Callable[..., Any]) -> Callable[..., Any]:
         ]
         for watcher in watchers:
             watcher.seal(until=FINISH if rpc in STARTS else None)
-        result = method(core, rpc, *args, **kwargs)
+        with stays_sealed_if_failed(rpc, watchers):
+            result = method(core, rpc, *args, **kwargs)
         for watcher in watchers:
             watcher.unseal(by=rpc if rpc == FINISH else None)
         return result
@@ -103,9 +118,11 @@ def around_rpc(method: Callable[..., Any]) -> Callable[..., Any]:
 def around_sleep(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def wrapped(core: "EngineCore", *args: Any, **kwargs: Any) -> Any:
-        for watcher in watchers_of(core):
+        watchers = watchers_of(core)
+        for watcher in watchers:
             watcher.seal(until="wake_up")
-        return method(core, *args, **kwargs)
+        with stays_sealed_if_failed(method.__name__, watchers):
+            return method(core, *args, **kwargs)
 
     return wrapped
 
@@ -116,7 +133,8 @@ def around_wake_up(method: Callable[..., Any]) -> Callable[..., Any]:
         watchers = watchers_of(core)
         for watcher in watchers:
             watcher.seal()
-        awake = method(core, *args, **kwargs)
+        with stays_sealed_if_failed(method.__name__, watchers):
+            awake = method(core, *args, **kwargs)
         for watcher in watchers if awake else ():  # else: in part, with more tags to come
             watcher.unseal(by="wake_up")
         return awake
