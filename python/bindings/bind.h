@@ -63,6 +63,29 @@ auto without_gil(Work work) {
   return work();
 }
 
+// For an object of one thread that lets others run while it waits: another thread's call is then
+// an error and no race. Needs the GIL, which guards it too.
+class OneThread {
+ public:
+  // Raises Error: kBadRequest while a call is under way.
+  void check() const {
+    if (busy_) raise({Code::kBadRequest, "another thread uses this object now; it is of one"});
+  }
+  template <class Work>
+  auto without_gil(Work work) {
+    check();
+    busy_ = true;
+    const struct Done {
+      bool& busy;
+      ~Done() { busy = false; }
+    } done{busy_};
+    return newmoon::without_gil(std::move(work));
+  }
+
+ private:
+  bool busy_ = false;
+};
+
 // While it lives `close` is called before the interpreter ends: a thread of ours that asked
 // for the GIL afterwards would bring the process down. Needs the GIL.
 class CloseAtExit {

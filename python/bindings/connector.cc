@@ -25,10 +25,32 @@ IdentityMode to_identity_mode(const std::string& name) {
   raise({Code::kBadRequest, "identity '" + name + "': use unique, digest or trust_weight_version"});
 }
 
-std::unique_ptr<SchedulerStack> make_scheduler(
-    std::vector<std::string> endpoints, std::string name_space, std::string model,
-    std::string layout, int block_size, std::uint32_t min_load_tokens,
-    const std::string& reset_mode, double lookup_timeout_s, const std::string& identity) {
+class Scheduler {
+ public:
+  explicit Scheduler(std::unique_ptr<SchedulerStack> stack) : stack_(std::move(stack)) {}
+
+  SchedulerRole& role() {
+    one_thread_.check();
+    return stack_->role();
+  }
+  Time after(Duration timeout) const { return stack_->after(timeout); }
+  // work(role) may wait for ranks.
+  template <class Work>
+  auto wait(Work work) {
+    return one_thread_.without_gil([&] { return work(stack_->role()); });
+  }
+
+ private:
+  const std::unique_ptr<SchedulerStack> stack_;
+  OneThread one_thread_;
+};
+
+std::unique_ptr<Scheduler> make_scheduler(std::vector<std::string> endpoints,
+                                          std::string name_space, std::string model,
+                                          std::string layout, int block_size,
+                                          std::uint32_t min_load_tokens,
+                                          const std::string& reset_mode, double lookup_timeout_s,
+                                          const std::string& identity) {
   SchedulerRole::Options options;
   options.name_space = std::move(name_space);
   options.model = std::move(model);
@@ -38,24 +60,25 @@ std::unique_ptr<SchedulerStack> make_scheduler(
   options.scheduler.min_load_tokens = min_load_tokens;
   options.scheduler.reset_mode = to_reset_mode(reset_mode);
   options.identity = to_identity_mode(identity);
-  return value_or_raise(SchedulerStack::start(std::move(options), std::move(endpoints)));
+  return std::make_unique<Scheduler>(
+      value_or_raise(SchedulerStack::start(std::move(options), std::move(endpoints))));
 }
 
 // All hashes of the request; those known already are not looked at.
-void add_hashes(SchedulerStack& self, const std::string& request_id, const py::sequence& hashes) {
+void add_hashes(Scheduler& self, const std::string& request_id, const py::sequence& hashes) {
   const std::size_t known = self.role().hash_count(request_id);
   if (hashes.size() > known) self.role().add_hashes(request_id, to_block_hashes(hashes, known));
 }
 
-std::optional<std::uint32_t> match(SchedulerStack& self, const std::string& request_id,
+std::optional<std::uint32_t> match(Scheduler& self, const std::string& request_id,
                                    const py::sequence& hashes, std::uint32_t num_tokens,
                                    std::uint32_t num_computed_tokens) {
   add_hashes(self, request_id, hashes);
-  const py::gil_scoped_release release;
-  return self.role().match(request_id, num_tokens, num_computed_tokens);
+  return self.wait(
+      [&](SchedulerRole& role) { return role.match(request_id, num_tokens, num_computed_tokens); });
 }
 
-void schedule(SchedulerStack& self, const std::string& request_id, const py::sequence& hashes,
+void schedule(Scheduler& self, const std::string& request_id, const py::sequence& hashes,
               const std::vector<BlockId>& blocks, bool replace, std::uint32_t num_computed_tokens,
               std::uint32_t num_scheduled_tokens, bool save) {
   add_hashes(self, request_id, hashes);
@@ -63,18 +86,18 @@ void schedule(SchedulerStack& self, const std::string& request_id, const py::seq
                        save);
 }
 
-py::bytes build_connector_meta(SchedulerStack& self, bool runs_on) {
+py::bytes build_connector_meta(Scheduler& self, bool runs_on) {
   // Every step comes here: whoever gives the GIL up may get it back only when vLLM's thread
   // for outputs is done. Only opening a scope waits for anybody.
-  std::optional<py::gil_scoped_release> release;
-  if (self.role().adopt_is_due()) release.emplace();
-  const Bytes message = encode_step(self.role().build_connector_meta(runs_on));
-  release.reset();
-  return to_python(message);
+  const auto encoded = [&](SchedulerRole& role) -> Bytes {
+    return encode_step(role.build_connector_meta(runs_on));
+  };
+  SchedulerRole& role = self.role();
+  return to_python(role.adopt_is_due() ? self.wait(encoded) : encoded(role));
 }
 
 std::pair<bool, std::vector<std::string>> update_connector_output(
-    SchedulerStack& self, const std::vector<py::bytes>& messages) {
+    Scheduler& self, const std::vector<py::bytes>& messages) {
   std::vector<WorkerReport> reports;
   for (const py::bytes& message : messages) {
     reports.push_back(value_or_raise(decode_report(view_of(message))));
@@ -83,12 +106,10 @@ std::pair<bool, std::vector<std::string>> update_connector_output(
   return {output.must_fence, std::move(output.cancelled)};
 }
 
-py::dict reset(SchedulerStack& self, bool keep_verified, double timeout_s) {
-  SchedulerRole::Reset reset;
-  {
-    const py::gil_scoped_release release;
-    reset = self.role().reset(keep_verified, self.after(to_duration(timeout_s)));
-  }
+py::dict reset(Scheduler& self, bool keep_verified, double timeout_s) {
+  const Time deadline = self.after(to_duration(timeout_s));
+  const SchedulerRole::Reset reset =
+      self.wait([&](SchedulerRole& role) { return role.reset(keep_verified, deadline); });
   py::dict answer;
   answer["success"] = reset.answer.success;
   answer["degraded"] = reset.answer.degraded;
@@ -102,7 +123,7 @@ py::dict reset(SchedulerStack& self, bool keep_verified, double timeout_s) {
 }
 
 // By rank: its count of weight writes, and the SHA-256 of its tensors.
-void identify(SchedulerStack& self, const std::vector<std::pair<std::uint64_t, py::bytes>>& ranks) {
+void identify(Scheduler& self, const std::vector<std::pair<std::uint64_t, py::bytes>>& ranks) {
   std::vector<Sha256Digest> digests;
   std::vector<std::uint64_t> writes;
   for (const auto& [count, digest] : ranks) {
@@ -113,26 +134,23 @@ void identify(SchedulerStack& self, const std::vector<std::pair<std::uint64_t, p
 }
 
 void bind_scheduler(py::module_& module) {
-  py::class_<SchedulerStack>(module, "ConnectorScheduler")
+  py::class_<Scheduler>(module, "ConnectorScheduler")
       .def(py::init(&make_scheduler), py::kw_only(), py::arg("endpoints"), py::arg("namespace"),
            py::arg("model"), py::arg("layout"), py::arg("block_size"),
            py::arg("min_load_tokens") = 0, py::arg("reset_mode") = "fence",
            py::arg("lookup_timeout_s") = 1.0, py::arg("identity") = "unique")
-      .def_property_readonly("epoch",
-                             [](SchedulerStack& self) { return self.role().fence().epoch(); })
-      .def_property_readonly("scope",
-                             [](SchedulerStack& self) { return self.role().fence().scope(); })
-      .def_property_readonly("has_loads",
-                             [](SchedulerStack& self) { return self.role().has_loads(); })
+      .def_property_readonly("epoch", [](Scheduler& self) { return self.role().fence().epoch(); })
+      .def_property_readonly("scope", [](Scheduler& self) { return self.role().fence().scope(); })
+      .def_property_readonly("has_loads", [](Scheduler& self) { return self.role().has_loads(); })
       .def("match", &match)
       .def("update_state_after_alloc",
-           [](SchedulerStack& self, const std::string& request_id, std::vector<BlockId> blocks,
+           [](Scheduler& self, const std::string& request_id, std::vector<BlockId> blocks,
               std::uint32_t num_computed_tokens, std::uint32_t num_external_tokens) {
              return self.role().update_state_after_alloc(request_id, std::move(blocks),
                                                          num_computed_tokens, num_external_tokens);
            })
       .def("request_finished",
-           [](SchedulerStack& self, const std::string& request_id) {
+           [](Scheduler& self, const std::string& request_id) {
              self.role().request_finished(request_id);
            })
       .def("schedule", &schedule)
@@ -140,21 +158,21 @@ void bind_scheduler(py::module_& module) {
       .def("update_connector_output", &update_connector_output)
       .def("reset", &reset, py::kw_only(), py::arg("keep_verified") = false,
            py::arg("timeout_s") = 5.0)
-      .def("seal", [](SchedulerStack& self) { self.role().seal(); })
-      .def("unseal", [](SchedulerStack& self) { self.role().unseal(); })
+      .def("seal", [](Scheduler& self) { self.role().seal(); })
+      .def("unseal", [](Scheduler& self) { self.role().unseal(); })
       .def("weights_were_written",
-           [](SchedulerStack& self) {
-             return without_gil([&] { return self.role().weights_were_written(); });
+           [](Scheduler& self) {
+             return self.wait([](SchedulerRole& role) { return role.weights_were_written(); });
            })
       .def_property_readonly("adopt_is_due",
-                             [](SchedulerStack& self) { return self.role().adopt_is_due(); })
+                             [](Scheduler& self) { return self.role().adopt_is_due(); })
       .def("identify", &identify)
       .def("set_weight_version",
-           [](SchedulerStack& self, const std::string& weight_version) {
+           [](Scheduler& self, const std::string& weight_version) {
              self.role().set_weight_version(weight_version);
            })
       .def("fence_only",
-           [](SchedulerStack& self) { return std::string(to_string(self.role().fence_only())); });
+           [](Scheduler& self) { return std::string(to_string(self.role().fence_only())); });
 }
 
 // --- worker ---

@@ -26,20 +26,12 @@ class Client {
     LookupRequest request;
     request.num_tokens = num_tokens;
     request.block_hashes = to_block_hashes(block_hashes);
-    Result<std::uint32_t> hit = 0;
-    {
-      const py::gil_scoped_release release;
-      hit = wait_for(request);
-    }
-    return value_or_raise(hit);
+    return value_or_raise(one_thread_.without_gil([&] { return wait_for(request); }));
   }
 
   py::dict reset() {
-    LookupKeyClient::ResetAnswer reply;
-    {
-      const py::gil_scoped_release release;
-      reply = client_.reset({.mode = ResetMode::kRemoveAll}, clock_.now() + timeout_);
-    }
+    const LookupKeyClient::ResetAnswer reply = one_thread_.without_gil(
+        [&] { return client_.reset({.mode = ResetMode::kRemoveAll}, clock_.now() + timeout_); });
     py::dict answer;
     answer["success"] = reply.all_ok();
     answer["fenced"] = reply.fenced;
@@ -63,6 +55,7 @@ class Client {
   SystemClock clock_;
   std::unique_ptr<ZmqClientTransport> transport_;
   LookupKeyClient client_;
+  OneThread one_thread_;
 };
 
 }  // namespace

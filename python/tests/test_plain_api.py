@@ -4,6 +4,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -181,6 +182,33 @@ print(store.stats()["blocks"])
         )
         assert done.returncode == 0, done.stderr
         assert "before a fork" in done.stdout and done.stdout.endswith("0\n")
+
+
+def scheduler_and_calls(endpoint):
+    scheduler = newmoon._core.ConnectorScheduler(
+        endpoints=[endpoint], namespace="", model="m", layout="l", block_size=16
+    )
+    return lambda: scheduler.reset(timeout_s=2), lambda: scheduler.epoch
+
+
+def client_and_calls(endpoint):
+    client = newmoon.LookupKeyClient(endpoint, timeout_s=2)
+    return client.reset, client.reset
+
+
+@pytest.mark.parametrize("make", [scheduler_and_calls, client_and_calls])
+def test_another_thread_is_refused_while_a_call_waits(make):
+    waits, other = make("ipc:///nowhere/rank0.sock")  # nobody answers
+    thread = threading.Thread(target=waits)
+    thread.start()
+    try:
+        with pytest.raises(newmoon.Error, match="another thread") as raised:
+            while thread.is_alive():
+                other()
+    finally:
+        thread.join()
+    assert raised.value.code == "bad_request"
+    other()
 
 
 def test_a_closed_store_says_so():
