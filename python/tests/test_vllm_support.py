@@ -23,7 +23,7 @@ from newmoon.vllm.options import Options, parse_options
 from newmoon.vllm.request_params import DEFAULT, RequestParams, parse_request_params
 from newmoon.vllm.scheduler import NO_WEIGHT_VERSION, SchedulerSide
 from newmoon.vllm.support import check_role, check_version, endpoint, refusal
-from newmoon.vllm.worker import regions_of
+from newmoon.vllm.worker import WorkerSide, regions_of
 
 
 def spec(kind=FullAttentionSpec, **more):
@@ -173,6 +173,14 @@ def test_staging_that_the_machine_does_not_have_is_named():
             staging_bytes=1 << 49,
             identity="unique",
         )
+
+
+def test_a_second_engine_in_the_process_is_refused():
+    """vLLM hands its tensors to the connector of the first."""
+    worker = WorkerSide(setup=None, options=None, rank=0)
+    worker._core = object()
+    with pytest.raises(RuntimeError, match="a process of its own"):
+        worker.register_kv_caches({})
 
 
 def test_regions_are_the_bytes_of_each_block():

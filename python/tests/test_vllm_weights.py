@@ -108,10 +108,13 @@ def test_an_update_in_parts_opens_with_its_finish(core):
     assert not core.watcher.sealed
 
 
-def test_what_failed_stays_sealed_until_something_succeeds(core):
+def test_what_failed_stays_sealed_until_something_succeeds(core, monkeypatch):
+    told = []
+    monkeypatch.setattr(weights.logger, "warning", lambda text, *args: told.append(text % args))
     with pytest.raises(TimeoutError):
         core.collective_rpc("broken")
     assert core.watcher.sealed
+    assert len(told) == 1 and "broken failed; no external cache" in told[0]
     core.collective_rpc("reload_weights")
     assert not core.watcher.sealed
 

@@ -23,6 +23,11 @@ class WorkerSide:
         self._counters = CounterDeltas()
 
     def register_kv_caches(self, kv_caches: "dict[str, torch.Tensor]") -> None:
+        if self._core is not None:
+            raise RuntimeError(
+                "newmoon: vLLM has one connector a process, and another engine has it; start each"
+                " engine in a process of its own (VLLM_ENABLE_V1_MULTIPROCESSING=1)"
+            )
         setup, options = self._setup, self._options
         self._core = ConnectorWorker(
             store=options.store,
