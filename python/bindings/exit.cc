@@ -26,7 +26,11 @@ void bind_exit() {
     while (!open_ones.empty()) {
       const CloseAtExit* one = *open_ones.begin();
       open_ones.erase(open_ones.begin());
-      one->close_();
+      try {
+        one->close_();
+      } catch (py::error_already_set& error) {  // in use by a thread that nobody waits for
+        error.discard_as_unraisable("newmoon at exit");
+      }
     }
   }));
 }

@@ -27,14 +27,28 @@ class OpenStore {
     }
     return *store_;
   }
+  // What the caller does with get(), while others run.
+  template <class Work>
+  auto call(Work work) {
+    ++calls_;
+    const struct Done {
+      int& calls;
+      ~Done() { --calls; }
+    } done{calls_};
+    return without_gil(std::move(work));
+  }
   void close() {
-    const py::gil_scoped_release release;
     if (closing_.is_forked()) {
       static_cast<void>(store_.release());  // its threads are the parent's
       static_cast<void>(executor_.release());
+      return;
     }
-    store_.reset();
-    executor_.reset();
+    if (calls_ > 0) raise({Code::kBusy, "the store cannot be closed while a call is under way"});
+    std::unique_ptr<ThreadExecutor> executor = std::move(executor_);
+    std::unique_ptr<KvStore> store = std::move(store_);
+    const py::gil_scoped_release release;
+    store.reset();
+    executor.reset();
   }
 
  private:
@@ -42,6 +56,7 @@ class OpenStore {
     return without_gil([&] { return make_store(url, options, clock_, *executor_); });
   }
 
+  int calls_ = 0;  // under way; guarded by the GIL
   SystemClock clock_;
   std::unique_ptr<ThreadExecutor> executor_;
   std::unique_ptr<KvStore> store_;
@@ -79,7 +94,7 @@ void put(OpenStore& self, const Scope* scope_or_none, const py::bytes& block_has
   const PutItem item{key, make_header(key, layout_id(scope.layout), payload.size()),
                      std::span(&payload, 1), true};
   KvStore& store = self.get();
-  ok_or_raise(without_gil([&] { return store.put(std::span(&item, 1)); }).at(0));
+  ok_or_raise(self.call([&] { return store.put(std::span(&item, 1)); }).at(0));
 }
 
 // Rule SELF: what came back is checked before the caller may use it.
@@ -99,7 +114,7 @@ bool get(OpenStore& self, const Scope* scope_or_none, const py::bytes& block_has
   const Key key{scope.id(), Shard{}, to_block_hash(block_hash)};
   KvStore& store = self.get();
   const LayoutId layout = layout_id(scope.layout);
-  const Status status = without_gil([&] { return get_checked(store, key, layout, payload); });
+  const Status status = self.call([&] { return get_checked(store, key, layout, payload); });
   if (status) return true;
   if (status.error().code == Code::kMiss) return false;
   raise(status.error());
@@ -111,18 +126,18 @@ std::size_t lookup(OpenStore& self, const Scope* scope_or_none, const py::sequen
   const Shard shard;
   KvStore& store = self.get();
   return value_or_raise(
-      without_gil([&] { return store.hit_prefix(scope.id(), std::span(&shard, 1), hashes); }));
+      self.call([&] { return store.hit_prefix(scope.id(), std::span(&shard, 1), hashes); }));
 }
 
 void purge(OpenStore& self, const Scope* scope_or_none) {
   const Scope& scope = required(scope_or_none);
   KvStore& store = self.get();
-  ok_or_raise(without_gil([&] { return store.purge_scope(scope.id(), scope.is_unique()); }));
+  ok_or_raise(self.call([&] { return store.purge_scope(scope.id(), scope.is_unique()); }));
 }
 
 py::dict stats(OpenStore& self) {
   KvStore& store = self.get();
-  const StoreStats stats = value_or_raise(without_gil([&] { return store.stats(); }));
+  const StoreStats stats = value_or_raise(self.call([&] { return store.stats(); }));
   py::dict dict;
   dict["blocks"] = stats.blocks;
   dict["bytes"] = stats.bytes;
@@ -136,7 +151,7 @@ py::dict stats(OpenStore& self) {
 py::list scopes(OpenStore& self) {
   KvStore& store = self.get();
   py::list list;
-  for (const ScopeUsage& usage : value_or_raise(without_gil([&] { return store.list_scopes(); }))) {
+  for (const ScopeUsage& usage : value_or_raise(self.call([&] { return store.list_scopes(); }))) {
     py::dict dict;
     dict["scope"] = usage.scope.hex();
     dict["description"] = usage.description;

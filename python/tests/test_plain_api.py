@@ -1,10 +1,13 @@
 """The package without vLLM."""
 
+import contextlib
 import pathlib
 import re
+import socket
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -209,6 +212,42 @@ def test_another_thread_is_refused_while_a_call_waits(make):
         thread.join()
     assert raised.value.code == "bad_request"
     other()
+
+
+class OneHash:
+    """A sequence that tells when a lookup has read it."""
+
+    read = False
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        self.read = True
+        return [b"h" * 32][index]
+
+
+def test_a_store_in_use_is_not_closed_under_its_user(tmp_path):
+    hashes = OneHash()
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / "store.sock"))
+        silent.listen()
+        store = newmoon.open_store(f"ipc://{tmp_path}/store.sock", timeout_s=5)
+        thread = threading.Thread(target=lambda: outcome_of(lambda: store.lookup(scope(), hashes)))
+        thread.start()
+        while not hashes.read and thread.is_alive():
+            time.sleep(0.01)
+        time.sleep(0.5)  # it waits now for an answer
+        with pytest.raises(newmoon.Error, match="under way") as raised:
+            store.close()
+        assert raised.value.code == "busy"
+        thread.join()
+        store.close()
+
+
+def outcome_of(call):
+    with contextlib.suppress(newmoon.Error):
+        call()
 
 
 def test_a_closed_store_says_so():
