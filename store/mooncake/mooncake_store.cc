@@ -16,7 +16,7 @@ namespace newmoon {
 namespace {
 
 // Of one caller: one is copied while others are under way.
-constexpr std::size_t kTransfersAtOnce = 4;
+constexpr std::size_t kTransfersAtOnce = 3;
 // A lookup's first call asks little, since many lookups miss at once; then more, so that
 // calls are few: a call costs as much as a hundred keys.
 constexpr std::size_t kFirstLookupKeys = 64;
