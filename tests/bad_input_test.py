@@ -70,7 +70,7 @@ class BadInput(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             self.refused(
                 "store-server", "--endpoint", f"ipc://{folder}/s/store.sock", "--store-bytes", "0",
-                names="--store none",
+                names="--store-bytes",
             )
             self.assertEqual(os.listdir(folder), [])  # nothing half-started
 
