@@ -1,45 +1,23 @@
 """Real vLLM on CPU: one run with the connector, one without, the same requests and weights; and
 one with tensor parallelism."""
 
-import json
-import os
-import pathlib
-import subprocess
-import sys
-
 import pytest
 
 pytest.importorskip("vllm")
 
-HERE = pathlib.Path(__file__).parent
+from processes import run_flow
+
 FOUND = 6 * 128  # whole blocks of the prompt
 
 
-def run_flow(mode: str) -> dict[str, dict]:
-    model = os.environ.get("NEWMOON_TEST_MODEL")
-    if not model:
-        pytest.fail("NEWMOON_TEST_MODEL is not set; run ./dev test-vllm")
-    done = subprocess.run(
-        [sys.executable, "vllm_flow.py", model, mode],
-        cwd=HERE,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])},
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-    told = [line for line in done.stdout.splitlines() if line.startswith("FLOW ")]
-    assert done.returncode == 0 and told, done.stdout[-4000:] + done.stderr[-8000:]
-    return json.loads(told[0].removeprefix("FLOW "))
+@pytest.fixture(scope="module")
+def ours(test_model) -> dict[str, dict]:
+    return run_flow("vllm_flow.py", test_model, "with")
 
 
 @pytest.fixture(scope="module")
-def ours() -> dict[str, dict]:
-    return run_flow("with")
-
-
-@pytest.fixture(scope="module")
-def plain() -> dict[str, dict]:
-    return run_flow("without")
+def plain(test_model) -> dict[str, dict]:
+    return run_flow("vllm_flow.py", test_model, "without")
 
 
 def test_external_hits_are_vllms_own_metric(ours):
@@ -98,8 +76,8 @@ def test_no_job_failed(ours):
         assert stats[name] == 0, name
 
 
-def test_ranks_save_and_load_their_own_part():
-    told = run_flow("ranks")
+def test_ranks_save_and_load_their_own_part(test_model):
+    told = run_flow("vllm_flow.py", test_model, "ranks")
     assert told["A external"]["external"] == FOUND and told["A external"]["local"] == 0
     assert told["A external"]["logprobs"] == told["A local"]["logprobs"]
     assert told["reset A"]["answer"] is True

@@ -137,12 +137,9 @@ class Server:
 
 
 @pytest.fixture(scope="module")
-def server():
-    model = os.environ.get("NEWMOON_TEST_MODEL")
-    if not model:
-        pytest.fail("NEWMOON_TEST_MODEL is not set; run ./dev test-vllm")
+def server(test_model):
     with tempfile.TemporaryDirectory(prefix="nm") as folder:  # a socket's path has 107 bytes
-        started = Server(model, folder)
+        started = Server(test_model, folder)
         yield started
         started.close()
 

@@ -2,40 +2,17 @@
 a Mooncake master that dies."""
 
 import json
-import os
-import pathlib
-import subprocess
-import sys
 import tempfile
 
 import pytest
 
 import newmoon
-from processes import binary, running
+from processes import binary, run_flow, running
 
 pytest.importorskip("vllm")
 
 pytestmark = pytest.mark.nightly
-HERE = pathlib.Path(__file__).parent
 FOUND = 6 * 128  # whole blocks of the prompt
-
-
-def run_flow(mode: str, store: str, folder: str) -> dict[str, dict]:
-    model = os.environ.get("NEWMOON_TEST_MODEL")
-    if not model:
-        pytest.fail("NEWMOON_TEST_MODEL is not set; run ./dev test-vllm")
-    path = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "vllm_store_flow.py", model, mode, store],
-        cwd=HERE,
-        env=os.environ | {"PYTHONPATH": path, "VLLM_RPC_BASE_PATH": folder},
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-    told = [line for line in done.stdout.splitlines() if line.startswith("FLOW ")]
-    assert done.returncode == 0 and told, done.stdout[-4000:] + done.stderr[-8000:]
-    return json.loads(told[0].removeprefix("FLOW "))
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +29,8 @@ def store(folder):
 
 
 @pytest.fixture(scope="module")
-def named(store, folder):
-    return run_flow("named", store, folder)
+def named(test_model, store, folder):
+    return run_flow("vllm_store_flow.py", test_model, "named", store, base=folder)
 
 
 @pytest.fixture(scope="module")
@@ -64,13 +41,13 @@ def scopes(named, store):
 
 
 @pytest.fixture(scope="module")
-def again(named, scopes, store, folder):
-    return run_flow("again", store, folder)
+def again(test_model, named, scopes, store, folder):
+    return run_flow("vllm_store_flow.py", test_model, "again", store, base=folder)
 
 
 @pytest.fixture(scope="module")
-def mooncake(folder):
-    return run_flow("mooncake", folder, folder)
+def mooncake(test_model, folder):
+    return run_flow("vllm_store_flow.py", test_model, "mooncake", folder, base=folder)
 
 
 def same(one: dict, other: dict) -> bool:
