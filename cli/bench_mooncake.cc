@@ -15,10 +15,10 @@
 namespace newmoon {
 namespace {
 
-constexpr int kRuns = 5;
+constexpr int kRuns = 21;
 constexpr std::uint64_t kLentBytes = std::uint64_t{2} << 30;
 constexpr std::uint64_t kBufferBytes = std::uint64_t{512} << 20;
-constexpr std::size_t kRunBytes = std::size_t{512} << 20;  // what a side moves a run
+constexpr std::size_t kRunBytes = std::size_t{128} << 20;  // what a side moves a run
 constexpr int kLookupSamples = 100;
 constexpr int kResets = 200;
 // Nothing is to fail by its deadline while it is measured.
@@ -40,12 +40,15 @@ Status check_codes(const char* what, const Status& status, std::span<const std::
 
 // Who moves the same bytes, in memory that both know (KvStore::register_memory).
 enum class Side : std::uint8_t {
-  kOurs,        // keys of ours alone, as under identity unique
-  kOursShared,  // keys that others may be writing
-  kOursCopied,  // keys of ours, from memory that the store does not know
+  kOurs,        // keys of ours alone, as under identity unique; with the checksums that
+                // staging has computed, as saves from vLLM come
+  kOursShared,  // the same, but keys that others may be writing
+  kOursHashed,  // keys of ours, the checksums computed by the put
+  kOursCopied,  // the same from memory that the store does not know, as saves of llama.cpp come
   kWheel,
 };
-constexpr std::array kSides = {Side::kOurs, Side::kWheel, Side::kOursShared, Side::kOursCopied};
+constexpr std::array kSides = {Side::kOurs, Side::kWheel, Side::kOursShared, Side::kOursHashed,
+                               Side::kOursCopied};
 
 struct Memory {
   MutableByteView known;
@@ -63,13 +66,21 @@ class TransferBench {
         memory_(memory),
         bytes_(value_bytes),
         batch_(batch),
-        calls_(std::max<std::size_t>(1, kRunBytes / (value_bytes * batch))) {}
+        calls_(std::max<std::size_t>(1, kRunBytes / (value_bytes * batch))) {
+    std::ranges::fill(memory_.known, 1);  // headers of the bench before this one lie in it
+    for (std::size_t i = 0; i < batch_; ++i) {
+      const ConstFragment payload = value(i);
+      checksums_.push_back(checksum_of({&payload, 1}));
+    }
+  }
 
-  Result<std::array<MooncakeTransferRow, 4>> run() {
+  Result<std::vector<MooncakeTransferRow>> run() {
     std::map<Side, std::vector<double>> puts;
     std::map<Side, std::vector<double>> gets;
     for (int run = -1; run < kRuns; ++run) {  // the first one touches the store's memory
-      for (const Side side : kSides) {
+      std::array sides = kSides;
+      if (run % 2 != 0) std::ranges::reverse(sides);  // nobody is always the first
+      for (const Side side : sides) {
         const Result<double> put = time([&](std::size_t call) { return this->put(side, call); });
         if (!put) return std::unexpected(put.error());
         const Result<double> get = time([&](std::size_t call) { return this->get(side, call); });
@@ -80,16 +91,21 @@ class TransferBench {
         gets[side].push_back(*get);
       }
     }
-    const double wheels_put = median(puts[Side::kWheel]);
-    return std::array{row("put", median(puts[Side::kOurs]), wheels_put),
-                      row("put_shared", median(puts[Side::kOursShared]), wheels_put),
-                      row("put_copied", median(puts[Side::kOursCopied]), wheels_put),
-                      row("get", median(gets[Side::kOurs]), median(gets[Side::kWheel]))};
+    const std::vector<double>& wheels_puts = puts[Side::kWheel];
+    return std::vector{row("put", puts[Side::kOurs], wheels_puts),
+                       row("put_shared", puts[Side::kOursShared], wheels_puts),
+                       row("put_hashed", puts[Side::kOursHashed], wheels_puts),
+                       row("put_copied", puts[Side::kOursCopied], wheels_puts),
+                       row("get", gets[Side::kOurs], gets[Side::kWheel])};
   }
 
  private:
-  MooncakeTransferRow row(std::string op, double ours, double wheels) const {
-    return {bytes_, batch_, std::move(op), ours, wheels, ours / wheels};
+  // The ratio is the median of the runs' own, since the machine's speed drifts.
+  MooncakeTransferRow row(std::string op, const std::vector<double>& ours,
+                          const std::vector<double>& wheels) const {
+    std::vector<double> ratios;
+    for (std::size_t i = 0; i < ours.size(); ++i) ratios.push_back(ours[i] / wheels[i]);
+    return {bytes_, batch_, std::move(op), median(ours), median(wheels), median(ratios)};
   }
 
   template <class Call>
@@ -103,7 +119,9 @@ class TransferBench {
   }
 
   MutableByteView value(std::size_t i, bool known = true) const {
-    return {(known ? memory_.known : memory_.unknown).data() + i * bytes_, bytes_};
+    const std::size_t stride = sizeof(ValueHeader) + bytes_;
+    std::uint8_t* const first = (known ? memory_.known : memory_.unknown).data();
+    return {first + i * stride + sizeof(ValueHeader), bytes_};
   }
   Key key(Side side, std::size_t call, std::size_t i) const {
     return {numbered_scope(static_cast<std::uint8_t>(side)), {}, numbered_hash(call * batch_ + i)};
@@ -121,10 +139,13 @@ class TransferBench {
     for (std::size_t i = 0; i < batch_; ++i) {
       payloads.emplace_back(value(i, side != Side::kOursCopied));
     }
+    const bool known = side == Side::kOurs || side == Side::kOursShared;
     for (std::size_t i = 0; i < batch_; ++i) {
       const Key key = this->key(side, call, i);
-      items.push_back({key, make_header(key, {}, bytes_), std::span(&payloads[i], 1),
-                       /*checksum=*/true, /*sole_writer=*/side != Side::kOursShared});
+      ValueHeader header = make_header(key, {}, bytes_);
+      if (known) set_checksum(header, checksums_[i]);
+      items.push_back({key, header, std::span(&payloads[i], 1), /*checksum=*/!known,
+                       /*sole_writer=*/side != Side::kOursShared, known});
     }
     for (const Status& status : store_.put(items)) {
       if (!status) return status;
@@ -181,6 +202,7 @@ class TransferBench {
   const std::size_t bytes_;
   const std::size_t batch_;
   const std::size_t calls_;
+  std::vector<std::uint64_t> checksums_;
 };
 
 template <class Work>
@@ -210,7 +232,8 @@ Result<std::unique_ptr<MooncakeBench>> MooncakeBench::open(const std::string& ur
 
 Result<std::vector<MooncakeTransferRow>> MooncakeBench::transfers(
     std::span<const std::size_t> value_bytes, std::span<const std::size_t> batches) {
-  const std::size_t bytes = std::ranges::max(value_bytes) * std::ranges::max(batches);
+  const std::size_t bytes =
+      (sizeof(ValueHeader) + std::ranges::max(value_bytes)) * std::ranges::max(batches);
   const auto known = std::make_shared<Bytes>(bytes, 1);
   store_->register_memory(known, *known);
   Bytes unknown(bytes, 1);

@@ -20,8 +20,10 @@ namespace newmoon {
 struct MooncakeTransferRow {
   std::size_t bytes = 0;  // of a value
   std::size_t batch = 0;  // values a call
-  // put: to keys nobody else writes, as under identity unique; put_shared: to others, which
-  // takes a look afterwards; put_copied: put, from memory the store does not know; get.
+  // put: as saves from vLLM come: checksums known, memory registered, keys nobody else writes,
+  // as under identity unique. put_shared: keys that others may write, which takes a look
+  // afterwards. put_hashed: put computes the checksums. put_copied: so it does, from memory the
+  // store does not know, as saves of llama.cpp come. get.
   std::string op;
   double gb_per_s = 0;        // 10^9 bytes a second
   double wheel_gb_per_s = 0;  // the wheel's own call

@@ -195,8 +195,11 @@ Status StoreWorker::put_batch(const SaveJob& job, std::span<const BlockRef> bloc
     const std::vector<Fragment> fragments = memory_.fragments(block.block);
     const auto& payload = payloads.emplace_back(fragments.begin(), fragments.end());
     const Key key = key_of(job.scope, block.hash);
-    const ValueHeader header = make_header(key, options_.layout, memory_.block_bytes());
-    items.push_back({key, header, payload, checksum_, options_.sole_writer});
+    ValueHeader header = make_header(key, options_.layout, memory_.block_bytes());
+    const auto known = checksum_ ? memory_.checksum(block.block) : std::nullopt;
+    if (known) set_checksum(header, *known);
+    items.push_back({key, header, payload, checksum_ && !known, options_.sole_writer,
+                     memory_.has_header_room(block.block)});
   }
   if (items.empty()) return {};
   const std::vector<Status> statuses = store_.put(items);

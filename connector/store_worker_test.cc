@@ -103,6 +103,13 @@ TEST_F(StoreWorkerTest, ChecksumsStayOnUnlessReadsAreAtomic) {
   EXPECT_THAT(load(load_job(8, 1, {1, 2})).loads.at(0).failed_blocks, IsEmpty());
 }
 
+TEST_F(StoreWorkerTest, AChecksumThatTheMemoryKnowsIsNotComputedAgain) {
+  memory_.known_checksum = 4711;
+  preload({1});
+  EXPECT_EQ(stored(1)->header.flags, ValueHeader::kChecksummed);
+  EXPECT_EQ(stored(1)->header.checksum, 4711u);
+}
+
 TEST_F(StoreWorkerTest, AFullStoreDropsTheSave) {
   store_.put_error = Error{Code::kBusy, "full"};
   worker_->wait_for_save(step_with(save_job(7, 1, {1, 2, 3})));

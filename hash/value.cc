@@ -155,6 +155,15 @@ ValueHeader make_header(const Key& key, const LayoutId& layout, std::uint64_t pa
   return header;
 }
 
+bool names(const ValueHeader& header, const Key& key, std::uint64_t payload_bytes) {
+  return verify_identity(header, make_header(key, header.layout_id, payload_bytes)).has_value();
+}
+
+void set_checksum(ValueHeader& header, std::uint64_t checksum) {
+  header.checksum = checksum;
+  header.flags |= ValueHeader::kChecksummed;
+}
+
 Status verify_header(const ValueHeader& seen, const Key& key, const LayoutId& layout,
                      std::uint64_t payload_bytes, std::uint64_t payload_checksum,
                      bool require_checksum) {

@@ -48,6 +48,11 @@ LayoutId layout_id(std::string_view layout);
 // A header for `key` with no checksum yet.
 ValueHeader make_header(const Key& key, const LayoutId& layout, std::uint64_t payload_bytes);
 
+// Whether it is of a value of `key` with so many bytes, as far as it says.
+bool names(const ValueHeader& header, const Key& key, std::uint64_t payload_bytes);
+
+void set_checksum(ValueHeader& header, std::uint64_t checksum);
+
 // Whether `seen` (as read from a store) is the value that `key` asked for and
 // `payload_checksum` (of the bytes delivered) is the one it promises. kCorrupt
 // with the first field that differs. `require_checksum`: one without is refused.

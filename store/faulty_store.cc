@@ -167,8 +167,7 @@ FaultyStore::CapturedPut FaultyStore::capture(const PutItem& item,
   if (!corrupted(rules) || put.payload.empty()) return put;
   if (put.checksum) {
     const Fragment whole(put.payload);
-    put.header.checksum = checksum_of({&whole, 1});
-    put.header.flags |= ValueHeader::kChecksummed;
+    set_checksum(put.header, checksum_of({&whole, 1}));
     put.checksum = false;
   }
   const std::uint64_t bit = draw(put.payload.size() * 8);

@@ -173,10 +173,7 @@ Status IpcStore::put_batch(std::span<const PutItem> items, std::span<const std::
     ZmqFrame& payload = body.emplace_back(item.header.payload_bytes);
     ValueHeader header = item.header;
     const std::uint64_t checksum = gather(item.payload, payload.mutable_bytes(), item.checksum);
-    if (item.checksum) {
-      header.checksum = checksum;
-      header.flags |= ValueHeader::kChecksummed;
-    }
+    if (item.checksum) set_checksum(header, checksum);
     std::memcpy(body[0].mutable_bytes().data() + i * sizeof header, &header, sizeof header);
   }
   const Head head{.op = Op::kPut, .count = static_cast<std::uint32_t>(positions.size())};

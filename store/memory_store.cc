@@ -171,10 +171,7 @@ Result<Entry*> MemoryStore::Core::make_entry(ScopeIndex& index, const PutItem& i
   entry->header = item.header;
   const std::uint64_t checksum =
       gather(item.payload, {entry->payload(), item.header.payload_bytes}, item.checksum);
-  if (item.checksum) {
-    entry->header.checksum = checksum;
-    entry->header.flags |= ValueHeader::kChecksummed;
-  }
+  if (item.checksum) set_checksum(entry->header, checksum);
   return entry;
 }
 

@@ -90,8 +90,8 @@ class FakeStore final : public KvStore {
   Status put_one(const PutItem& item) {
     if (put_error) return std::unexpected(*put_error);
     Value value{item.header, Bytes(total_bytes(item.payload))};
-    value.header.checksum = gather(item.payload, value.payload, item.checksum);
-    if (item.checksum) value.header.flags |= ValueHeader::kChecksummed;
+    const std::uint64_t checksum = gather(item.payload, value.payload, item.checksum);
+    if (item.checksum) set_checksum(value.header, checksum);
     values.emplace(item.key.to_string(), std::move(value));  // the first put wins
     return {};
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "hash/block.h"
@@ -20,6 +21,7 @@ class VectorBlockMemory final : public BlockMemory {
     return {keys_.at(index), values_.at(index)};
   }
   std::uint64_t block_bytes() const override { return 2 * kFragmentBytes; }
+  std::optional<std::uint64_t> checksum(BlockId) const override { return known_checksum; }
 
   // As a forward pass with weights `value` would leave the block.
   void fill(BlockId block, std::uint8_t value) {
@@ -33,6 +35,8 @@ class VectorBlockMemory final : public BlockMemory {
     }
     return value;
   }
+
+  std::optional<std::uint64_t> known_checksum;  // of every block, if set
 
  private:
   std::vector<Bytes> keys_;

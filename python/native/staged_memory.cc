@@ -1,7 +1,8 @@
 #include "python/native/staged_memory.h"
 
-#include <cstring>
 #include <utility>
+
+#include "hash/value.h"
 
 namespace newmoon {
 namespace {
@@ -15,16 +16,23 @@ std::uint64_t sum_bytes(const std::vector<StagedMemory::Region>& regions) {
 }  // namespace
 
 StagedMemory::StagedMemory(std::vector<Region> regions, std::size_t block_count,
-                           std::size_t slot_count)
+                           std::size_t slot_count, bool checksum)
     : regions_(std::move(regions)),
       block_count_(block_count),
       block_bytes_(sum_bytes(regions_)),
+      slot_bytes_(slot_bytes(block_bytes_)),
       slot_count_(slot_count),
-      slots_(std::make_shared_for_overwrite<std::uint8_t[]>(slot_count * block_bytes_)) {
+      slots_(std::make_shared_for_overwrite<std::uint8_t[]>(slot_count * slot_bytes_)),
+      checksums_(checksum ? slot_count : 0) {
   free_.reserve(slot_count);
   for (std::size_t i = slot_count; i > 0; --i) {
     free_.push_back(static_cast<BlockId>(block_count_ + i - 1));
   }
+}
+
+std::uint64_t StagedMemory::slot_bytes(std::uint64_t block_bytes) {
+  constexpr std::uint64_t kLine = 64;
+  return (sizeof(ValueHeader) + block_bytes + kLine - 1) / kLine * kLine;
 }
 
 bool StagedMemory::is_block(BlockId id) const {
@@ -46,23 +54,27 @@ std::optional<BlockId> StagedMemory::stage(BlockId block) {
   if (free_.empty()) return std::nullopt;
   const BlockId id = free_.back();
   free_.pop_back();
-  std::uint8_t* to = slot(id).data();
-  for (const Fragment& fragment : fragments(block)) {
-    std::memcpy(to, fragment.data(), fragment.size());
-    to += fragment.size();
-  }
+  const std::vector<Fragment> from = fragments(block);
+  const std::vector<ConstFragment> payload(from.begin(), from.end());
+  const bool hashed = !checksums_.empty();
+  const std::uint64_t checksum = gather(payload, slot(id), hashed);
+  if (hashed) checksums_[slot_index(id)] = checksum;
   return id;
+}
+
+std::optional<std::uint64_t> StagedMemory::checksum(BlockId id) const {
+  if (is_block(id) || checksums_.empty()) return std::nullopt;
+  return checksums_[slot_index(id)];
 }
 
 void StagedMemory::release(BlockId slot) { free_.push_back(slot); }
 
 std::pair<std::shared_ptr<const void>, ByteView> StagedMemory::slots() const {
-  return {slots_, {slots_.get(), slot_count_ * block_bytes_}};
+  return {slots_, {slots_.get(), slot_count_ * slot_bytes_}};
 }
 
 MutableByteView StagedMemory::slot(BlockId id) {
-  const std::size_t index = static_cast<std::size_t>(id) - block_count_;
-  return {slots_.get() + index * block_bytes_, block_bytes_};
+  return {slots_.get() + slot_index(id) * slot_bytes_ + sizeof(ValueHeader), block_bytes_};
 }
 
 }  // namespace newmoon

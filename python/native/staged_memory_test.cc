@@ -13,7 +13,7 @@ namespace {
 // Two layers in one storage, as vLLM lays them out: 4 blocks of 6 bytes, then 4 of 2.
 struct TwoLayers {
   Bytes storage = Bytes(32);
-  StagedMemory memory{{{storage.data(), 6, 6}, {storage.data() + 24, 2, 2}}, 4, 2};
+  StagedMemory memory{{{storage.data(), 6, 6}, {storage.data() + 24, 2, 2}}, 4, 2, true};
 
   TwoLayers() { std::iota(storage.begin(), storage.end(), std::uint8_t{0}); }
   Bytes bytes(BlockId id) {
@@ -40,6 +40,38 @@ TEST(StagedMemory, WhatIsStagedStaysWhenTheBlockIsWritten) {
   EXPECT_NE(layers.bytes(2), before);
 }
 
+TEST(StagedMemory, TheChecksumOfWhatIsStagedIsKnown) {
+  TwoLayers layers;
+  const std::optional<BlockId> slot = layers.memory.stage(2);
+  const Bytes staged = layers.bytes(*slot);
+  std::fill(layers.storage.begin(), layers.storage.end(), 0xee);
+  const ConstFragment whole(staged);
+  EXPECT_EQ(layers.memory.checksum(*slot), checksum_of({&whole, 1}));
+  EXPECT_EQ(layers.memory.checksum(2), std::nullopt);
+  layers.memory.release(*slot);
+  ASSERT_EQ(layers.memory.stage(3), slot);
+  const Bytes anew = layers.bytes(*slot);
+  const ConstFragment other(anew);
+  EXPECT_EQ(layers.memory.checksum(*slot), checksum_of({&other, 1}));
+}
+
+TEST(StagedMemory, HeadersTouchNoOtherSlot) {
+  TwoLayers layers;
+  const std::optional<BlockId> slots[] = {layers.memory.stage(1), layers.memory.stage(2)};
+  for (const auto& slot : slots) {
+    std::uint8_t* const payload = layers.memory.fragments(*slot).at(0).data();
+    std::fill_n(payload - sizeof(ValueHeader), sizeof(ValueHeader), 0xee);
+  }
+  EXPECT_EQ(layers.bytes(*slots[0]), layers.bytes(1));
+  EXPECT_EQ(layers.bytes(*slots[1]), layers.bytes(2));
+}
+
+TEST(StagedMemory, WithoutChecksumsNoneIsKnown) {
+  Bytes storage(8);
+  StagedMemory memory({{storage.data(), 2, 2}}, 4, 2, false);
+  EXPECT_EQ(memory.checksum(*memory.stage(2)), std::nullopt);
+}
+
 TEST(StagedMemory, SlotsComeBack) {
   TwoLayers layers;
   const std::optional<BlockId> first = layers.memory.stage(1);
@@ -56,10 +88,12 @@ TEST(StagedMemory, SlotsComeBack) {
 TEST(StagedMemory, AllSlotsLieInOnePieceThatMayOutliveIt) {
   std::optional<TwoLayers> layers(std::in_place);
   const auto [owner, slots] = layers->memory.slots();
-  ASSERT_EQ(slots.size(), 16u);
+  ASSERT_EQ(slots.size(), 2 * StagedMemory::slot_bytes(8));
   const std::optional<BlockId> slot = layers->memory.stage(2);
+  EXPECT_TRUE(layers->memory.has_header_room(*slot));
+  EXPECT_FALSE(layers->memory.has_header_room(2));
   const Fragment staged = layers->memory.fragments(*slot).at(0);
-  EXPECT_GE(staged.data(), slots.data());
+  EXPECT_GE(staged.data() - sizeof(ValueHeader), slots.data());
   EXPECT_LE(staged.data() + staged.size(), slots.data() + slots.size());
   const Bytes bytes(staged.begin(), staged.end());
   layers.reset();

@@ -48,20 +48,21 @@ Status WorkerStack::open() {
 
   std::uint64_t block_bytes = 0;
   for (const StagedMemory::Region& region : options_.regions) block_bytes += region.bytes;
-  if (block_bytes == 0 || options_.staging_bytes < block_bytes) {
+  const std::uint64_t slots = options_.staging_bytes / StagedMemory::slot_bytes(block_bytes);
+  if (block_bytes == 0 || slots == 0) {
     return fail(Code::kBadRequest, "staging_bytes " + std::to_string(options_.staging_bytes) +
                                        " does not hold one block of " +
                                        std::to_string(block_bytes) + " bytes");
   }
   try {
-    memory_ = std::make_unique<StagedMemory>(options_.regions, options_.block_count,
-                                             options_.staging_bytes / block_bytes);
+    memory_ = std::make_unique<StagedMemory>(options_.regions, options_.block_count, slots,
+                                             checksums());
   } catch (const std::bad_alloc&) {
     return fail(Code::kUnavailable, "staging_bytes " + std::to_string(options_.staging_bytes) +
                                         ": this machine gives no such memory; ask for less");
   }
-  const auto [owner, slots] = memory_->slots();
-  store_->register_memory(owner, slots);
+  const auto [owner, staging] = memory_->slots();
+  store_->register_memory(owner, staging);
   return {};
 }
 
@@ -91,12 +92,14 @@ Status WorkerStack::serve() {
   return {};
 }
 
+bool WorkerStack::checksums() const { return options_.checksum || !store_->reads_are_atomic(); }
+
 StoreWorker::Options WorkerStack::worker_options() const {
   StoreWorker::Options worker;
   worker.rank = options_.rank;
   worker.shard = shard_of(options_.rank);
   worker.layout = layout_id(options_.layout);
-  worker.checksum = options_.checksum;
+  worker.checksum = checksums();
   worker.sole_writer = options_.sole_writer;
   // A store in this process holds this rank's shard alone. The others save the same blocks,
   // so the own one stands for all; one that is missing there fails its load, and is computed.

@@ -45,9 +45,11 @@ void CallPool::Call::run() {
   }
   work_();
   work_ = nullptr;
-  MutexLock lock(mutex_);
-  state_ = State::kDone;
-  changed_.notify_all();
+  {
+    MutexLock lock(mutex_);
+    state_ = State::kDone;
+  }
+  changed_.notify_all();  // not under the mutex, which who wakes up needs
 }
 
 bool CallPool::Call::wait(Time deadline) {
@@ -61,6 +63,12 @@ bool CallPool::Call::wait(Time deadline) {
     changed_.wait_for(mutex_, left);
   }
   return true;
+}
+
+void CallPool::Call::cancel() {
+  MutexLock lock(mutex_);
+  if (state_ == State::kQueued) state_ = State::kDropped;
+  while (state_ == State::kRunning) changed_.wait(mutex_);
 }
 
 CallPool::CallPool(std::size_t workers, const std::string& name, Clock& clock)
@@ -87,8 +95,10 @@ CallPool::~CallPool() { stop(shared_->clock.now()); }
 
 std::shared_ptr<CallPool::Call> CallPool::start(std::function<void()> work) {
   std::shared_ptr<Call> call(new Call(shared_->clock, std::move(work)));
-  MutexLock lock(shared_->mutex);
-  shared_->calls.push_back(call);
+  {
+    MutexLock lock(shared_->mutex);
+    shared_->calls.push_back(call);
+  }
   shared_->changed.notify_one();
   return call;
 }

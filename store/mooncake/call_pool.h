@@ -22,6 +22,8 @@ class CallPool {
     // False: it is not done at `deadline`. If it has not begun it never will; else it
     // goes on, and ends when it ends.
     bool wait(Time deadline);
+    // If it has not begun it never will; else returns when it is done.
+    void cancel();
 
    private:
     friend class CallPool;

@@ -55,6 +55,31 @@ TEST_F(CallPoolTest, ACallThatNobodyWaitsForAnyMoreIsNotBegun) {
   EXPECT_FALSE(ran);
 }
 
+TEST_F(CallPoolTest, CancelledBeforeItBeginsACallNeverDoes) {
+  CallPool pool(1, "test", clock_);
+  const auto busy = pool.start([&] { go_.acquire(); });
+  std::atomic<bool> ran{false};
+  pool.start([&] { ran = true; })->cancel();
+  go_.release();
+  EXPECT_TRUE(pool.start([] {})->wait(later()));
+  EXPECT_FALSE(ran);
+}
+
+TEST_F(CallPoolTest, CancelledWhileItRunsACallIsDoneWhenCancelReturns) {
+  CallPool pool(2, "test", clock_);
+  std::atomic<bool> ended{false};
+  std::binary_semaphore begun{0};
+  const auto call = pool.start([&] {
+    begun.release();
+    go_.acquire();
+    ended = true;
+  });
+  begun.acquire();
+  pool.start([&] { go_.release(); });
+  call->cancel();
+  EXPECT_TRUE(ended);
+}
+
 TEST_F(CallPoolTest, StopWaitsForWhatRuns) {
   CallPool pool(2, "test", clock_);
   const auto held = std::make_shared<int>(7);

@@ -52,6 +52,11 @@ class MooncakeClient {
   // Codes: 1 readable, 0 not. Grants each key found a lease.
   virtual Status batch_is_exist(std::span<const std::string_view> keys,
                                 std::span<std::int64_t> codes) = 0;
+  // Where values lie, under the addresses of the process that lent the memory, which may be
+  // another: one list a key, empty for what is not there or not in memory. Grants each key
+  // found a lease.
+  virtual Status batch_get_replica_desc(std::span<const std::string_view> keys,
+                                        std::span<std::vector<MooncakeBuffer>> replicas) = 0;
   virtual Result<std::int64_t> get_size(std::string_view key) = 0;
   // Replaces what is there.
   virtual Result<std::int64_t> upsert_from(std::string_view key, MooncakeBuffer value) = 0;

@@ -1,12 +1,15 @@
 #include "store/mooncake/mooncake_store.h"
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
+#include <thread>
 #include <utility>
 
 #include "base/log.h"
 #include "store/mooncake/error_code.h"
 #include "store/mooncake/key_texts.h"
+#include "store/mooncake/lent_search.h"
 #include "store/mooncake/plugin_loader.h"
 #include "store/mooncake/purger.h"
 #include "store/mooncake/record_key.h"
@@ -17,12 +20,21 @@ namespace {
 
 // Of one caller: one is copied while others are under way.
 constexpr std::size_t kTransfersAtOnce = 3;
+// That copy what is read where it lies. Memory gives little more to more of them.
+constexpr std::size_t kReadersAtOnce = 4;
+constexpr std::uint64_t kReaderBytesMin = 256 << 10;  // that are worth the wake-up of one
 // A lookup's first call asks little, since many lookups miss at once; then more, so that
 // calls are few: a call costs as much as a hundred keys.
 constexpr std::size_t kFirstLookupKeys = 64;
 constexpr std::size_t kOneCallKeysMax = 1024;  // of a lookup so small that two calls cost more
 constexpr std::size_t kLookupKeysMax = 8192;
 constexpr std::size_t kLookupGrowth = 128;
+
+std::uint64_t payload_bytes(const Positions& positions, std::span<const GetItem> items) {
+  std::uint64_t bytes = 0;
+  for (const std::size_t position : positions) bytes += total_bytes(items[position].payload);
+  return bytes;
+}
 
 Status to_status(const char* what, const Result<std::int64_t>& code) {
   if (!code) return std::unexpected(code.error());
@@ -56,6 +68,39 @@ bool MooncakeStore::Session::holds(std::span<const ConstFragment> payload) {
     });
   });
 }
+
+// A caller's transfers, which it sees to the end in their order or gives up.
+class MooncakeStore::Transfers {
+ public:
+  // `finished`: of each, whether it was done in time.
+  using Finished = std::function<void(Transfer&, bool done)>;
+  Transfers(Time deadline, Finished finished)
+      : deadline_(deadline), finished_(std::move(finished)) {}
+
+  void add(std::shared_ptr<Transfer> transfer, std::shared_ptr<CallPool::Call> call) {
+    under_way_.push_back({std::move(transfer), std::move(call)});
+  }
+  bool empty() const { return under_way_.empty(); }
+  std::size_t size() const { return under_way_.size(); }
+  void finish_first() {
+    const UnderWay first = std::move(under_way_.front());
+    under_way_.pop_front();
+    const bool done = first.call->wait(deadline_);
+    finished_(*first.transfer, done);
+  }
+  void finish() {
+    while (!empty()) finish_first();
+  }
+
+ private:
+  struct UnderWay {
+    std::shared_ptr<Transfer> transfer;
+    std::shared_ptr<CallPool::Call> call;
+  };
+  const Time deadline_;
+  const Finished finished_;
+  std::deque<UnderWay> under_way_;
+};
 
 struct MooncakeStore::Lookup {
   Lookup(std::size_t first_block, std::size_t blocks, std::size_t shards)
@@ -129,6 +174,7 @@ Status MooncakeStore::join(const MakeClient& make_client, const MooncakeConfig& 
   if (!arena) return std::unexpected(arena.error());
   struct Joining {
     std::shared_ptr<MooncakeClient> client;
+    AddressRanges lent;
     Status status;
   };
   auto joining = std::make_shared<Joining>();
@@ -141,14 +187,19 @@ Status MooncakeStore::join(const MakeClient& make_client, const MooncakeConfig& 
       return;
     }
     joining->client = std::move(*client);
+    const AddressRanges before = writable_memory();
     joining->status = to_status("setup", joining->client->setup(for_wheel));
     if (!joining->status) return;
+    if (for_wheel.global_segment_bytes > 0) {
+      joining->lent = added_memory(before, writable_memory(), for_wheel.global_segment_bytes);
+    }
     joining->status = to_status("register_buffer",
                                 joining->client->register_buffer({arena->data(), arena->bytes()}));
   });
   if (!call->wait(deadline)) return overdue("setup");
   if (!joining->status) return joining->status;
-  session_ = std::make_shared<Session>(std::move(joining->client), std::move(*arena));
+  session_ = std::make_shared<Session>(std::move(joining->client), std::move(*arena),
+                                       std::move(joining->lent));
   purger_.start([client = session_->client, gate = gate_, http = http_, &clock = clock_] {
     run_purges(*client, *gate, lister_of(http, clock), clock);
   });
@@ -232,7 +283,8 @@ ValueRoom MooncakeStore::room_of(const PutItem& item) const {
   const std::uint64_t bytes = sizeof(ValueHeader) + item.header.payload_bytes;
   const bool checksummed = item.checksum || (item.header.flags & ValueHeader::kChecksummed) != 0;
   const bool in_place = checksummed && !item.payload.empty() && session_->holds(item.payload);
-  return {bytes, in_place ? sizeof(ValueHeader) : bytes};
+  if (!in_place) return {bytes, bytes};
+  return {item.checksum ? bytes : bytes / 2, sizeof(ValueHeader)};
 }
 
 Positions MooncakeStore::admit(std::span<const PutItem> items, std::vector<ValueRoom>& rooms,
@@ -297,66 +349,101 @@ std::vector<Status> MooncakeStore::put(std::span<const PutItem> items) {
   const Time deadline = this->deadline();
   std::vector<Status> statuses(items.size());
   std::vector<ValueRoom> rooms(items.size());
-  std::deque<std::pair<std::shared_ptr<Transfer>, std::shared_ptr<CallPool::Call>>> under_way;
-  const auto finish_first = [&] {
-    const auto& [transfer, call] = under_way.front();
-    const bool done = call->wait(deadline);
-    if (!done || transfer->may_be_half_put()) had_failed_put_ = true;
-    for (std::size_t i = 0; i < transfer->positions.size(); ++i) {
-      const std::size_t position = transfer->positions[i];
+  Transfers under_way(deadline, [&](Transfer& transfer, bool done) {
+    if (!done || transfer.may_be_half_put()) had_failed_put_ = true;
+    for (std::size_t i = 0; i < transfer.positions.size(); ++i) {
+      const std::size_t position = transfer.positions[i];
       statuses[position] =
-          done ? transfer->put_status(i, items[position].key) : Status(overdue("put"));
+          done ? transfer.put_status(i, items[position].key) : Status(overdue("put"));
     }
-    under_way.pop_front();
-  };
+  });
   for (Positions& positions : cut_batches(admit(items, rooms, statuses), rooms, staging_bytes_)) {
-    if (under_way.size() == kTransfersAtOnce) finish_first();
+    if (under_way.size() == kTransfersAtOnce) under_way.finish_first();
     auto staged = stage(std::move(positions), items, rooms, statuses, deadline);
     if (!staged || *staged == nullptr) continue;
     auto call = calls_.start([transfer = *staged, session = session_, &clock = clock_, deadline] {
       transfer->put(*session->client, clock, deadline);
     });
-    under_way.emplace_back(std::move(*staged), std::move(call));
+    under_way.add(std::move(*staged), std::move(call));
   }
-  while (!under_way.empty()) finish_first();
+  under_way.finish();
   return statuses;
 }
 
 std::vector<Result<GetValue>> MooncakeStore::get(std::span<const GetItem> items) {
   const Time deadline = this->deadline();
   std::vector<Result<GetValue>> values(items.size());
-  std::vector<ValueRoom> rooms(items.size());
   Positions wanted;
   for (std::size_t i = 0; i < items.size(); ++i) {
-    const std::uint64_t bytes = sizeof(ValueHeader) + total_bytes(items[i].payload);
-    rooms[i] = {bytes, bytes};
     if (gate_->is_hidden(items[i].key.scope)) {
       values[i] = fail(Code::kMiss, "scope " + items[i].key.scope.hex() + " was purged");
     } else {
       wanted.push_back(i);
     }
   }
-  std::deque<std::pair<std::shared_ptr<Transfer>, std::shared_ptr<CallPool::Call>>> under_way;
-  const auto finish_first = [&] {
-    const auto& [transfer, call] = under_way.front();
-    const bool done = call->wait(deadline);
-    for (std::size_t i = 0; i < transfer->positions.size(); ++i) {
-      const std::size_t position = transfer->positions[i];
-      if (done) {
-        values[position] = transfer->take(i, items[position]);
-      } else {
-        values[position] = overdue("get");
-      }
+  fetch(read_lent(std::move(wanted), items, values, deadline), items, values, deadline);
+  return values;
+}
+
+// What of `wanted` lies in memory of this process; returns the others.
+Positions MooncakeStore::read_lent(Positions wanted, std::span<const GetItem> items,
+                                   std::span<Result<GetValue>> values, Time deadline) {
+  if (session_->lent.empty() || wanted.empty()) return wanted;
+  const auto search = std::make_shared<LentSearch>(wanted.size(), session_->lent);
+  for (const std::size_t position : wanted) search->keys.add(items[position].key);
+  const auto call =
+      calls_.start([search, session = session_] { search->locate(*session->client); });
+  // What is late here is late once more, and is told, when it is fetched.
+  if (!call->wait(deadline)) return wanted;
+  std::vector<char> found(wanted.size());
+  std::atomic<std::size_t> next = 0;
+  share_out(payload_bytes(wanted, items), [&] {
+    for (std::size_t i = next++; i < wanted.size(); i = next++) {
+      const std::size_t position = wanted[i];
+      const auto value = search->read(i, items[position]);
+      if (!value) continue;
+      values[position] = *value;
+      found[i] = true;
     }
-    under_way.pop_front();
-  };
+  });
+  Positions others;
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    if (!found[i]) others.push_back(wanted[i]);
+  }
+  return others;
+}
+
+// Runs `work` here and on workers that are free, until all have returned. It must not block.
+void MooncakeStore::share_out(std::uint64_t bytes, const std::function<void()>& work) {
+  const std::size_t cores = std::max(1u, std::thread::hardware_concurrency());
+  const std::size_t readers = std::min({kReadersAtOnce, cores, 1 + bytes / kReaderBytesMin});
+  std::vector<std::shared_ptr<CallPool::Call>> helpers;
+  for (std::size_t i = 1; i < readers; ++i) helpers.push_back(calls_.start(work));
+  work();
+  for (const auto& helper : helpers) helper->cancel();
+}
+
+// Through staging memory, so that a late call of the wheel writes into nobody's memory.
+void MooncakeStore::fetch(const Positions& wanted, std::span<const GetItem> items,
+                          std::span<Result<GetValue>> values, Time deadline) {
+  std::vector<ValueRoom> rooms(items.size());
+  for (const std::size_t position : wanted) {
+    const std::uint64_t bytes = sizeof(ValueHeader) + total_bytes(items[position].payload);
+    rooms[position] = {bytes, bytes};
+  }
+  Transfers under_way(deadline, [&](Transfer& transfer, bool done) {
+    for (std::size_t i = 0; i < transfer.positions.size(); ++i) {
+      const std::size_t position = transfer.positions[i];
+      values[position] = done ? transfer.take(i, items[position]) : overdue("get");
+    }
+  });
   for (Positions& positions : cut_batches(wanted, rooms, staging_bytes_)) {
-    if (under_way.size() == kTransfersAtOnce) finish_first();
+    if (under_way.size() == kTransfersAtOnce) under_way.finish_first();
     const std::uint64_t bytes = Transfer::region_bytes(positions, rooms);
     auto region = session_->arena->take(bytes, under_way.empty() ? deadline : clock_.now());
     // Whoever waits for room holds none, or all might wait for each other.
     while (!region && !under_way.empty()) {
-      finish_first();
+      under_way.finish_first();
       region = session_->arena->take(bytes, under_way.empty() ? deadline : clock_.now());
     }
     if (!region) {
@@ -367,10 +454,9 @@ std::vector<Result<GetValue>> MooncakeStore::get(std::span<const GetItem> items)
     auto transfer = std::make_shared<Transfer>(std::move(positions), rooms, std::move(*region));
     for (const std::size_t position : transfer->positions) transfer->keys.add(items[position].key);
     auto call = calls_.start([transfer, session = session_] { transfer->get(*session->client); });
-    under_way.emplace_back(std::move(transfer), std::move(call));
+    under_way.add(std::move(transfer), std::move(call));
   }
-  while (!under_way.empty()) finish_first();
-  return values;
+  under_way.finish();
 }
 
 Result<std::size_t> MooncakeStore::hit_prefix(const ScopeId& scope, std::span<const Shard> shards,

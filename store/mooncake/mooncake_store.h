@@ -27,6 +27,7 @@
 #include "store/mooncake/call_pool.h"
 #include "store/mooncake/client.h"
 #include "store/mooncake/master_http.h"
+#include "store/mooncake/mapped_memory.h"
 #include "store/mooncake/scope_gate.h"
 #include "store/mooncake/staging_arena.h"
 #include "store/mooncake/transfer.h"
@@ -98,8 +99,9 @@ class MooncakeStore final : public KvStore {
  private:
   // What calls keep alive that end after their caller.
   struct Session {
-    Session(std::shared_ptr<MooncakeClient> client, std::shared_ptr<StagingArena> arena)
-        : client(std::move(client)), arena(std::move(arena)) {}
+    Session(std::shared_ptr<MooncakeClient> client, std::shared_ptr<StagingArena> arena,
+            AddressRanges lent)
+        : client(std::move(client)), arena(std::move(arena)), lent(std::move(lent)) {}
 
     // Whether all of a payload lies in registered memory.
     bool holds(std::span<const ConstFragment> payload);
@@ -109,8 +111,11 @@ class MooncakeStore final : public KvStore {
     std::vector<ByteView> registered NM_GUARDED_BY(mutex);
     const std::shared_ptr<MooncakeClient> client;
     const std::shared_ptr<StagingArena> arena;
+    // Where what this process lends is mapped until the client's end; empty: not known.
+    const AddressRanges lent;
     RecentMap<ScopeId, std::string> descriptions NM_GUARDED_BY(mutex){4096};  // as given here
   };
+  class Transfers;
   struct Lookup;
   struct Scan;
 
@@ -129,6 +134,11 @@ class MooncakeStore final : public KvStore {
   Result<std::shared_ptr<Transfer>> stage(Positions positions, std::span<const PutItem> items,
                                           std::span<const ValueRoom> rooms,
                                           std::vector<Status>& statuses, Time deadline);
+  Positions read_lent(Positions wanted, std::span<const GetItem> items,
+                      std::span<Result<GetValue>> values, Time deadline);
+  void fetch(const Positions& wanted, std::span<const GetItem> items,
+             std::span<Result<GetValue>> values, Time deadline);
+  void share_out(std::uint64_t bytes, const std::function<void()>& work);
   Result<std::uint64_t> count_records(Time deadline);
   Result<Scan> scan(Time deadline);
   Status measure(Scan& scan, Time deadline);

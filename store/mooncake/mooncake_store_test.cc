@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstring>
 #include <memory>
 #include <thread>
 
@@ -241,6 +242,134 @@ TEST_F(RegisteredMemoryTest, WhatChangesUnderALatePutFailsItsChecksum) {
   store_.reset();  // the call has ended
   options_.timeout = std::chrono::seconds(10);
   EXPECT_EQ(code_of(check_one(store(), key_of(1, 1))), Code::kCorrupt);
+}
+
+TEST_F(RegisteredMemoryTest, WithRoomForItsHeaderAValueIsOnePiece) {
+  const auto room = std::make_shared<Bytes>(sizeof(ValueHeader) + memory_->size());
+  std::memcpy(room->data() + sizeof(ValueHeader), memory_->data(), memory_->size());
+  store().register_memory(room, *room);
+  const ConstFragment payload = ByteView(*room).subspan(sizeof(ValueHeader));
+  const Key key = key_of(1, 1);
+  PutItem item{key, make_header(key, test_layout(), payload.size()), {&payload, 1}};
+  item.header_room = true;
+  ASSERT_TRUE(store().put({&item, 1}).at(0));
+  {
+    MutexLock lock(fake_.mutex);
+    const MooncakeValue& pieces = fake_.pieces.at(key.to_string());
+    ASSERT_EQ(pieces.size(), 1u);
+    EXPECT_EQ(pieces[0].data, room->data());
+    EXPECT_EQ(pieces[0].bytes, room->size());
+  }
+  EXPECT_TRUE(check_one(store(), key));
+}
+
+// --- memory that this process lends ------------------------------------------------
+
+class LentMemoryTest : public MooncakeStoreTest {
+ protected:
+  LentMemoryTest() {
+    fake_.lends = true;
+    config_.global_segment_bytes = 64 << 20;
+    store();
+    fake_.set_code("get", -900);  // what does not lie here is not to be had
+  }
+
+  // A value as a put would have left it at an offset of the lent memory.
+  MutableByteView place(std::uint64_t number, std::size_t offset, std::size_t payload_bytes = 100) {
+    const Key key = key_of(1, number);
+    const TestBlock block(payload_bytes, key.block.event_int());
+    ValueHeader header = make_header(key, test_layout(), payload_bytes);
+    set_checksum(header, checksum_of(block.source()));
+    std::uint8_t* const at = fake_.lent.data() + offset;
+    std::memcpy(at, &header, sizeof header);
+    std::ranges::copy(block.bytes(), at + sizeof header);
+    const MutableByteView value{at, sizeof header + payload_bytes};
+    locate(number, value);
+    return value;
+  }
+  void locate(std::uint64_t number, ByteView value) {
+    MutexLock lock(fake_.mutex);
+    fake_.replicas[key_of(1, number).to_string()] = {
+        {const_cast<std::uint8_t*>(value.data()), value.size()}};
+  }
+};
+
+TEST_F(LentMemoryTest, AValueInItIsReadWhereItLies) {
+  place(1, 4096);
+  EXPECT_TRUE(check_one(store(), key_of(1, 1)));
+}
+
+TEST_F(LentMemoryTest, ManyAreSharedOut) {
+  constexpr std::size_t kBytes = 100'000;
+  std::vector<TestBlock> targets;
+  std::vector<GetItem> gets;
+  for (std::uint64_t i = 0; i < 60; ++i) {
+    place(i, i * (kBytes + 1000), kBytes);
+    targets.emplace_back(kBytes, 9'999);
+  }
+  for (std::uint64_t i = 0; i < 60; ++i) gets.push_back({key_of(1, i), targets[i].target()});
+  const auto values = store().get(gets);
+  for (std::uint64_t i = 0; i < 60; ++i) {
+    ASSERT_TRUE(values[i]) << values[i].error().message;
+    EXPECT_EQ(values[i]->header.checksum, values[i]->payload_checksum);
+    EXPECT_EQ(targets[i].bytes(), TestBlock(kBytes, key_of(1, i).block.event_int()).bytes());
+  }
+}
+
+// Each is what another process's value under the same address, or one being written over, may
+// look like from here.
+TEST_F(LentMemoryTest, WhatDoesNotProveToBeTheValueComesByTheWheel) {
+  const std::pair<const char*, std::function<void(MutableByteView)>> cases[] = {
+      {"of another key", [&](MutableByteView) { locate(1, place(2, 8192)); }},
+      {"torn", [](MutableByteView value) { value[sizeof(ValueHeader) + 50] ^= 1; }},
+      {"without a checksum", [](MutableByteView value) { value[96] = 0; }},
+      {"longer", [&](MutableByteView value) { locate(1, {value.data(), value.size() + 1}); }},
+      {"behind the end", [&](MutableByteView) {
+         locate(1, ByteView(fake_.lent.data() + fake_.lent.size() - 4, 228));
+       }},
+      {"elsewhere", [&](MutableByteView value) {
+         static Bytes heap;
+         heap.assign(value.begin(), value.end());
+         locate(1, heap);
+       }},
+  };
+  for (const auto& [name, spoil] : cases) {
+    spoil(place(1, 4096));
+    EXPECT_EQ(code_of(check_one(store(), key_of(1, 1))), Code::kUnavailable) << name;
+  }
+  fake_.set_code("get", 0);
+  ASSERT_TRUE(put_one(store(), key_of(1, 1)));
+  for (const auto& [name, spoil] : cases) {
+    spoil(place(1, 4096));
+    EXPECT_TRUE(check_one(store(), key_of(1, 1))) << name;
+  }
+}
+
+TEST_F(LentMemoryTest, AWheelThatDoesNotSayWhereIsAskedForTheValue) {
+  place(1, 4096);
+  {
+    MutexLock lock(fake_.mutex);
+    fake_.raises = "mooncake batch_get_replica_desc: TypeError: no";
+  }
+  EXPECT_EQ(code_of(check_one(store(), key_of(1, 1))), Code::kInternal);
+}
+
+TEST_F(LentMemoryTest, AMasterThatHangsIsADeadline) {
+  place(1, 4096);
+  store_.reset();
+  impatient();
+  store();
+  fake_.hold();
+  TestBlock into(100, 12345);
+  EXPECT_EQ(code_of(get_one(*store_, key_of(1, 1), into)), Code::kDeadline);
+  EXPECT_EQ(into.bytes(), TestBlock(100, 12345).bytes());
+}
+
+TEST_F(MooncakeStoreTest, WhoLendsNothingIsNotAskedWhereValuesLie) {
+  ASSERT_TRUE(put_one(store(), key_of(1, 1)));
+  EXPECT_TRUE(check_one(store(), key_of(1, 1)));
+  MutexLock lock(fake_.mutex);
+  EXPECT_EQ(fake_.located, 0);
 }
 
 // --- deadlines ---------------------------------------------------------------------

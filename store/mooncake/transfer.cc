@@ -14,6 +14,9 @@ namespace {
 // with larger ones less overlaps.
 constexpr std::uint64_t kBatchBytes = (4 << 20) + (64 << 10);
 constexpr std::size_t kBatchItems = 512;
+// Of a batch that is cut in two all the same: worth a call of its own, whose words with the
+// master pass while the other half moves.
+constexpr std::uint64_t kHalfBatchBytes = 512 << 10;
 
 // Our own code for a value that was put with success and is not readable.
 constexpr std::int64_t kNotReadable = -1'000'001;
@@ -21,8 +24,8 @@ constexpr std::int64_t kNotReadable = -1'000'001;
 constexpr Duration kConfirmTime = std::chrono::milliseconds(200);
 constexpr Duration kConfirmPause = std::chrono::milliseconds(1);
 
-std::uint64_t room_of(std::uint64_t value_bytes) {
-  return (value_bytes + StagingArena::kAlignment - 1) / StagingArena::kAlignment *
+std::uint64_t room_of(std::uint64_t bytes) {
+  return (bytes + StagingArena::kAlignment - 1) / StagingArena::kAlignment *
          StagingArena::kAlignment;
 }
 
@@ -30,11 +33,14 @@ std::uint64_t room_of(std::uint64_t value_bytes) {
 
 std::vector<Positions> cut_batches(const Positions& positions, std::span<const ValueRoom> rooms,
                                    std::uint64_t staging_bytes) {
-  const std::uint64_t bytes_max = std::min(kBatchBytes, staging_bytes / 4);
+  std::uint64_t all = 0;
+  for (const std::size_t position : positions) all += room_of(rooms[position].weight);
+  const std::uint64_t bytes_max =
+      std::min({kBatchBytes, staging_bytes / 4, std::max(kHalfBatchBytes, all / 2)});
   std::vector<Positions> batches;
   std::uint64_t bytes = 0;
   for (const std::size_t position : positions) {
-    const std::uint64_t room = room_of(rooms[position].value_bytes);
+    const std::uint64_t room = room_of(rooms[position].weight);
     if (batches.empty() || bytes + room > bytes_max || batches.back().size() == kBatchItems) {
       batches.emplace_back();
       bytes = 0;
@@ -67,7 +73,7 @@ Transfer::Transfer(Positions positions_of_items, std::span<const ValueRoom> room
 void Transfer::stage(std::size_t index, const PutItem& item, bool look) {
   keys.add(item.key);
   looks_.push_back(look);
-  auto* const to = static_cast<std::uint8_t*>(staged_[index].data);
+  auto* to = static_cast<std::uint8_t*>(staged_[index].data);
   MooncakeValue& value = values_.emplace_back(1, staged_[index]);
   ValueHeader header = item.header;
   const bool in_place = staged_[index].bytes < sizeof header + header.payload_bytes;
@@ -78,13 +84,15 @@ void Transfer::stage(std::size_t index, const PutItem& item, bool look) {
       // The wheel only reads, but asks for what it could write to.
       value.push_back({const_cast<std::uint8_t*>(fragment.data()), fragment.size()});
     }
+    if (item.header_room) {
+      value.erase(value.begin());
+      to = static_cast<std::uint8_t*>(value.front().data) - sizeof header;
+      value.front() = {to, sizeof header + value.front().bytes};
+    }
   } else {
     checksum = gather(item.payload, {to + sizeof header, header.payload_bytes}, item.checksum);
   }
-  if (item.checksum) {
-    header.checksum = checksum;
-    header.flags |= ValueHeader::kChecksummed;
-  }
+  if (item.checksum) set_checksum(header, checksum);
   std::memcpy(to, &header, sizeof header);
 }
 

@@ -21,14 +21,14 @@ namespace newmoon {
 // Indices into a batch of items.
 using Positions = std::vector<std::size_t>;
 
-// What an item takes: all of it, and what of it goes through staging memory.
+// What an item takes here.
 struct ValueRoom {
-  std::uint64_t value_bytes = 0;
+  std::uint64_t weight = 0;        // its bytes; half of them if Mooncake alone reads them
   std::uint64_t staged_bytes = 0;  // of a payload that is read in place: the header
 };
 
-// Cuts the items at `positions` into batches that are moved at once: large enough for a
-// call to be cheap, small enough for one to be copied or checked while others are under
+// Cuts the items at `positions` into batches that are moved at once: large enough for a call to
+// be cheap, small enough for one to be copied or hashed, or asked for, while others are under
 // way, and for several to fit the staging memory.
 std::vector<Positions> cut_batches(const Positions& positions, std::span<const ValueRoom> rooms,
                                    std::uint64_t staging_bytes);

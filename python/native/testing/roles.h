@@ -27,7 +27,7 @@ inline constexpr std::size_t kRanks = 2;
 struct Rank {
   Rank(StoreWorker::Options options, FakeStore& store, std::size_t slots)
       : memory({{kv.data(), kBytes, kBytes}, {kv.data() + kBlocks * kBytes, kBytes, kBytes}},
-               kBlocks, slots),
+               kBlocks, slots, options.checksum),
         worker(std::move(options), store, memory, send, receive),
         role(worker, memory, store, purge),
         server(worker, LookupKeyServer::Options{}, lookups, lookups) {}

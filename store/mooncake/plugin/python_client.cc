@@ -62,10 +62,42 @@ Status to_codes(const char* what, const Object& answer, std::span<std::int64_t> 
   return {};
 }
 
+// A ReplicaDescriptor; bytes 0: not in memory. An exception stands if one was raised.
+MooncakeBuffer to_buffer(PyObject* replica) {
+  const Object in_memory(PyObject_CallMethod(replica, "is_memory_replica", nullptr));
+  if (in_memory.get() != Py_True) return {};
+  const Object memory(PyObject_CallMethod(replica, "get_memory_descriptor", nullptr));
+  const Object buffer(memory ? PyObject_GetAttrString(memory.get(), "buffer_descriptor") : nullptr);
+  const Object address(buffer ? PyObject_GetAttrString(buffer.get(), "buffer_address") : nullptr);
+  const Object size(address ? PyObject_GetAttrString(buffer.get(), "size") : nullptr);
+  if (!size) return {};
+  return {PyLong_AsVoidPtr(address.get()), PyLong_AsUnsignedLongLong(size.get())};
+}
+
+// `lists`: a dictionary of lists of ReplicaDescriptor by key.
+Status to_replicas(const char* what, const Object& lists, const Object& keys,
+                   std::span<std::vector<MooncakeBuffer>> replicas) {
+  if (!lists) return python::raised(what);
+  if (!PyDict_Check(lists.get())) {
+    return fail(Code::kInternal, std::string("mooncake ") + what + ": no dictionary");
+  }
+  for (std::size_t i = 0; i < replicas.size(); ++i) {
+    PyObject* const key = PyList_GET_ITEM(keys.get(), static_cast<Py_ssize_t>(i));
+    PyObject* const list = PyDict_GetItemWithError(lists.get(), key);  // borrowed
+    const Py_ssize_t count = list != nullptr && PyList_Check(list) ? PyList_GET_SIZE(list) : 0;
+    for (Py_ssize_t j = 0; j < count; ++j) {
+      const MooncakeBuffer found = to_buffer(PyList_GET_ITEM(list, j));
+      if (found.bytes > 0) replicas[i].push_back(found);
+    }
+    if (PyErr_Occurred() != nullptr) return python::raised(what);
+  }
+  return {};
+}
+
 // The bound methods of one MooncakeDistributedStore.
 struct Methods {
   Object setup, register_buffer, batch_put_from_multi_buffers, batch_get_into, batch_is_exist,
-      get_size, upsert_from, batch_remove, remove_by_regex, remove_all, health_check, close;
+      batch_get_replica_desc, get_size, upsert_from, batch_remove, remove_by_regex, remove_all, health_check, close;
 
   static Result<Methods> of(const Object& store) {
     Methods methods;
@@ -75,6 +107,7 @@ struct Methods {
         {&methods.batch_put_from_multi_buffers, "batch_put_from_multi_buffers"},
         {&methods.batch_get_into, "batch_get_into"},
         {&methods.batch_is_exist, "batch_is_exist"},
+        {&methods.batch_get_replica_desc, "batch_get_replica_desc"},
         {&methods.get_size, "get_size"},
         {&methods.upsert_from, "upsert_from"},
         {&methods.batch_remove, "batch_remove"},
@@ -144,6 +177,15 @@ class PythonClient final : public MooncakeClient {
     const Object list = python::make_list(keys);
     if (!list) return python::raised("batch_is_exist");
     return to_codes("batch_is_exist", python::call(methods_.batch_is_exist, list), codes);
+  }
+
+  Status batch_get_replica_desc(std::span<const std::string_view> keys,
+                                std::span<std::vector<MooncakeBuffer>> replicas) override {
+    const Gil gil;
+    const Object list = python::make_list(keys);
+    if (!list) return python::raised("batch_get_replica_desc");
+    return to_replicas("batch_get_replica_desc",
+                       python::call(methods_.batch_get_replica_desc, list), list, replicas);
   }
 
   Result<std::int64_t> get_size(std::string_view key) override {

@@ -1,6 +1,8 @@
 // A Mooncake store in memory behind MooncakeClient, that does what a test asks of it.
 #pragma once
 
+#include <sys/mman.h>
+
 #include <condition_variable>
 #include <cstring>
 #include <map>
@@ -8,6 +10,7 @@
 #include <set>
 #include <string>
 
+#include "base/bytes.h"
 #include "base/thread_annotations.h"
 #include "store/mooncake/client.h"
 
@@ -15,17 +18,33 @@ namespace newmoon::testing {
 
 // What the client and the test share: the client belongs to the store under test.
 struct FakeMooncake {
+  ~FakeMooncake() { unmap(); }
+  void unmap() {
+    if (!lent.empty()) munmap(lent.data(), lent.size());
+  }
+  void lend(std::size_t bytes) {
+    unmap();
+    void* const mapped =
+        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    lent = {static_cast<std::uint8_t*>(mapped), bytes};
+  }
+
+  bool lends = false;  // setup maps what the configuration says
+  MutableByteView lent;
   Mutex mutex;
   std::condition_variable_any changed;
   std::map<std::string, std::string, std::less<>> values NM_GUARDED_BY(mutex);
   std::set<std::string, std::less<>> being_written NM_GUARDED_BY(mutex);
   std::map<std::string, MooncakeValue, std::less<>> pieces NM_GUARDED_BY(mutex);  // as put
+  // Where keys lie, as the master says it.
+  std::map<std::string, MooncakeValue, std::less<>> replicas NM_GUARDED_BY(mutex);
   // The code that every item of a batch, or a call, answers; 0: what is true.
   std::map<std::string, std::int64_t> codes NM_GUARDED_BY(mutex);
   std::string raises NM_GUARDED_BY(mutex);  // an exception's text; "": none
   bool held NM_GUARDED_BY(mutex) = false;   // calls wait before they do anything
   int waiting NM_GUARDED_BY(mutex) = 0;
   int looks NM_GUARDED_BY(mutex) = 0;   // calls of batch_is_exist
+  int located NM_GUARDED_BY(mutex) = 0;  // calls of batch_get_replica_desc
   int passes NM_GUARDED_BY(mutex) = 0;  // of remove_by_regex
   bool closed NM_GUARDED_BY(mutex) = false;
 
@@ -56,7 +75,10 @@ class FakeMooncakeClient final : public MooncakeClient {
  public:
   explicit FakeMooncakeClient(FakeMooncake& fake) : fake_(fake) {}
 
-  Result<std::int64_t> setup(const MooncakeConfig&) override { return one("setup"); }
+  Result<std::int64_t> setup(const MooncakeConfig& config) override {
+    if (fake_.lends) fake_.lend(config.global_segment_bytes);
+    return one("setup");
+  }
   Result<std::int64_t> register_buffer(MooncakeBuffer) override { return one("register_buffer"); }
 
   Status batch_put_from(std::span<const std::string_view> keys,
@@ -93,6 +115,17 @@ class FakeMooncakeClient final : public MooncakeClient {
     return each("exist", keys, codes, [&](std::size_t i) NM_REQUIRES(fake_.mutex) {
       return std::int64_t{fake_.values.contains(keys[i])};
     });
+  }
+  Status batch_get_replica_desc(std::span<const std::string_view> keys,
+                                std::span<std::vector<MooncakeBuffer>> replicas) override {
+    MutexLock lock(fake_.mutex);
+    wait_while_held();
+    ++fake_.located;
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      const auto found = fake_.replicas.find(keys[i]);
+      if (found != fake_.replicas.end()) replicas[i] = found->second;
+    }
+    return {};
   }
   Result<std::int64_t> get_size(std::string_view key) override {
     MutexLock lock(fake_.mutex);
