@@ -55,8 +55,8 @@ Status WorkerStack::open() {
                                        std::to_string(block_bytes) + " bytes");
   }
   try {
-    memory_ = std::make_unique<StagedMemory>(options_.regions, options_.block_count, slots,
-                                             checksums());
+    memory_ =
+        std::make_unique<StagedMemory>(options_.regions, options_.block_count, slots, checksums());
   } catch (const std::bad_alloc&) {
     return fail(Code::kUnavailable, "staging_bytes " + std::to_string(options_.staging_bytes) +
                                         ": this machine gives no such memory; ask for less");

@@ -14,6 +14,7 @@ std::optional<GetValue> read_value(ByteView memory, const GetItem& item) {
   if (!checksummed || !names(got.header, item.key, payload_bytes)) return std::nullopt;
   got.payload_checksum = scatter(memory.subspan(sizeof got.header), item.payload, true);
   if (got.payload_checksum != got.header.checksum) return std::nullopt;
+  if (!item.checksum) got.payload_checksum = 0;
   return got;
 }
 

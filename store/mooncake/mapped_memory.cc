@@ -14,7 +14,8 @@ AddressRanges read_maps(std::istream& maps) {
     unsigned long end = 0;
     char readable = 0;
     char writable = 0;
-    if (std::sscanf(line.c_str(), "%lx-%lx %c%c", &begin, &end, &readable, &writable) != 4) continue;
+    if (std::sscanf(line.c_str(), "%lx-%lx %c%c", &begin, &end, &readable, &writable) != 4)
+      continue;
     if (readable != 'r' || writable != 'w') continue;
     if (!ranges.empty() && ranges.back().end == begin) {
       ranges.back().end = end;

@@ -16,8 +16,7 @@ TEST(ReadMaps, NeighboursThatCanBeWrittenAreOneRange) {
       "4000-5000 ---p 00000000 00:00 0\n"
       "7f0000000000-7f0000001000 rw-p 00000000 00:00 0   [stack]\n"
       "nonsense\n");
-  EXPECT_EQ(read_maps(maps),
-            (AddressRanges{{0x1000, 0x3000}, {0x7f0000000000, 0x7f0000001000}}));
+  EXPECT_EQ(read_maps(maps), (AddressRanges{{0x1000, 0x3000}, {0x7f0000000000, 0x7f0000001000}}));
 }
 
 TEST(AddedMemory, IsWhatWasNotThereBefore) {

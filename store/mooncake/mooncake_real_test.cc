@@ -128,6 +128,25 @@ TEST_F(MooncakeReal, TwoEnginesShareValuesDescriptionsAndHolds) {
   EXPECT_EQ(scopes->at(0).blocks, 20u);
 }
 
+// What LentSearch builds on.
+TEST_F(MooncakeReal, WhatThisProcessLendsLiesWhereTheMasterSays) {
+  const MooncakeMaster master = start_mooncake_master(clock_);
+  const AddressRanges before = writable_memory();
+  const auto store = open(master.url());
+  const AddressRanges lent = added_memory(before, writable_memory(), 64 << 20);
+  ASSERT_TRUE(put_one(*store, key_of(1, 1), 5000));
+  const std::string keys[] = {key_of(1, 1).to_string(), key_of(1, 2).to_string()};
+  const std::string_view views[] = {keys[0], keys[1]};
+  std::vector<MooncakeBuffer> replicas[2];
+  ASSERT_TRUE(store->client().batch_get_replica_desc(views, replicas));
+  ASSERT_EQ(replicas[0].size(), 1u);
+  EXPECT_THAT(replicas[1], ::testing::IsEmpty());
+  EXPECT_EQ(replicas[0][0].bytes, sizeof(ValueHeader) + 5000);
+  const auto* const value = static_cast<const std::uint8_t*>(replicas[0][0].data);
+  ASSERT_TRUE(contains(lent, {value, replicas[0][0].bytes}));
+  EXPECT_EQ(std::string(value, value + 4), "VKNM");
+}
+
 TEST_F(MooncakeReal, OtherProgramsKeysAreNeitherListedNorPurged) {
   const MooncakeMaster master = start_mooncake_master(clock_);
   const auto store = open(master.url());

@@ -23,12 +23,13 @@ constexpr std::size_t kTransfersAtOnce = 3;
 // That copy what is read where it lies. Memory gives little more to more of them.
 constexpr std::size_t kReadersAtOnce = 4;
 constexpr std::uint64_t kReaderBytesMin = 256 << 10;  // that are worth the wake-up of one
-// A lookup's first call asks little, since many lookups miss at once; then more, so that
-// calls are few: a call costs as much as a hundred keys.
+// A lookup's first call asks little, since many lookups miss at once; then more, so that calls
+// are few: a call costs as much as a hundred keys. Two at a time, since one's words are made
+// here while the master looks up the other's.
 constexpr std::size_t kFirstLookupKeys = 64;
 constexpr std::size_t kOneCallKeysMax = 1024;  // of a lookup so small that two calls cost more
-constexpr std::size_t kLookupKeysMax = 8192;
-constexpr std::size_t kLookupGrowth = 128;
+constexpr std::size_t kLookupKeysMax = 4096;
+constexpr std::size_t kLookupsAtOnce = 2;
 
 std::uint64_t payload_bytes(const Positions& positions, std::span<const GetItem> items) {
   std::uint64_t bytes = 0;
@@ -461,32 +462,40 @@ void MooncakeStore::fetch(const Positions& wanted, std::span<const GetItem> item
 
 Result<std::size_t> MooncakeStore::hit_prefix(const ScopeId& scope, std::span<const Shard> shards,
                                               std::span<const BlockHash> blocks) {
-  if (shards.empty() || gate_->is_hidden(scope)) return 0;
+  if (shards.empty() || blocks.empty() || gate_->is_hidden(scope)) return 0;
   const Time deadline = this->deadline();
-  const bool one_call = blocks.size() * shards.size() <= kOneCallKeysMax;
-  std::size_t call_keys = one_call ? kOneCallKeysMax : kFirstLookupKeys;
-  const auto prepare = [&](std::size_t first) -> std::shared_ptr<Lookup> {
-    if (first == blocks.size()) return nullptr;
-    const std::size_t left = blocks.size() - first;
-    const std::size_t count = std::clamp<std::size_t>(call_keys / shards.size(), 1, left);
-    call_keys = std::min(call_keys * kLookupGrowth, kLookupKeysMax);
-    auto lookup = std::make_shared<Lookup>(first, count, shards.size());
-    for (const BlockHash& block : blocks.subspan(first, count)) {
+  std::size_t prepared = 0;  // blocks
+  const auto prepare = [&](std::size_t keys) -> std::shared_ptr<Lookup> {
+    if (prepared == blocks.size()) return nullptr;
+    const std::size_t left = blocks.size() - prepared;
+    const std::size_t count = std::clamp<std::size_t>(keys / shards.size(), 1, left);
+    auto lookup = std::make_shared<Lookup>(prepared, count, shards.size());
+    for (const BlockHash& block : blocks.subspan(prepared, count)) {
       for (const Shard& shard : shards) lookup->keys.add(scope, shard, block);
     }
+    prepared += count;
     return lookup;
   };
-  std::shared_ptr<Lookup> next = prepare(0);
-  while (next != nullptr) {
-    const std::shared_ptr<Lookup> lookup = std::move(next);
-    const auto call = calls_.start([lookup, session = session_] {
+  std::deque<std::pair<std::shared_ptr<Lookup>, std::shared_ptr<CallPool::Call>>> under_way;
+  const auto start = [&](std::shared_ptr<Lookup> lookup) {
+    auto call = calls_.start([lookup, session = session_] {
       lookup->status = session->client->batch_is_exist(lookup->keys.views(), lookup->codes);
     });
-    next = prepare(lookup->first + lookup->count);  // while the call is under way
+    under_way.emplace_back(std::move(lookup), std::move(call));
+  };
+  const bool one_call = blocks.size() * shards.size() <= kOneCallKeysMax;
+  start(prepare(one_call ? kOneCallKeysMax : kFirstLookupKeys));
+  std::shared_ptr<Lookup> next = prepare(kLookupKeysMax);  // while the first is under way
+  while (!under_way.empty()) {
+    const auto [lookup, call] = std::move(under_way.front());
+    under_way.pop_front();
     if (!call->wait(deadline)) return overdue("lookup");
     const Result<std::size_t> hits = lookup->hits(shards.size());
     if (!hits) return hits;
     if (*hits < lookup->count) return lookup->first + *hits;
+    for (; next != nullptr && under_way.size() < kLookupsAtOnce; next = prepare(kLookupKeysMax)) {
+      start(std::move(next));
+    }
   }
   return blocks.size();
 }

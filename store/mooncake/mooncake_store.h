@@ -5,7 +5,8 @@
 // Any thread may call. Every call ends within the timeout: what blocks runs on workers, on
 // staging memory of the store's own, and a caller that has waited long enough gets
 // kDeadline while the call ends behind. A value goes through staging as one contiguous
-// buffer, header and payload; batches are cut into transfers that overlap.
+// buffer, header and payload; batches are cut into transfers that overlap. What lies in memory
+// that this process lends is read there (store/mooncake/lent_search.h).
 //
 // Reads are not atomic with eviction: values carry checksums, and callers check them.
 // Not to be used after a fork.
@@ -26,8 +27,8 @@
 #include "store/kv_store.h"
 #include "store/mooncake/call_pool.h"
 #include "store/mooncake/client.h"
-#include "store/mooncake/master_http.h"
 #include "store/mooncake/mapped_memory.h"
+#include "store/mooncake/master_http.h"
 #include "store/mooncake/scope_gate.h"
 #include "store/mooncake/staging_arena.h"
 #include "store/mooncake/transfer.h"

@@ -324,10 +324,12 @@ TEST_F(LentMemoryTest, WhatDoesNotProveToBeTheValueComesByTheWheel) {
       {"torn", [](MutableByteView value) { value[sizeof(ValueHeader) + 50] ^= 1; }},
       {"without a checksum", [](MutableByteView value) { value[96] = 0; }},
       {"longer", [&](MutableByteView value) { locate(1, {value.data(), value.size() + 1}); }},
-      {"behind the end", [&](MutableByteView) {
+      {"behind the end",
+       [&](MutableByteView) {
          locate(1, ByteView(fake_.lent.data() + fake_.lent.size() - 4, 228));
        }},
-      {"elsewhere", [&](MutableByteView value) {
+      {"elsewhere",
+       [&](MutableByteView value) {
          static Bytes heap;
          heap.assign(value.begin(), value.end());
          locate(1, heap);

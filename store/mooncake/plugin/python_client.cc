@@ -97,7 +97,8 @@ Status to_replicas(const char* what, const Object& lists, const Object& keys,
 // The bound methods of one MooncakeDistributedStore.
 struct Methods {
   Object setup, register_buffer, batch_put_from_multi_buffers, batch_get_into, batch_is_exist,
-      batch_get_replica_desc, get_size, upsert_from, batch_remove, remove_by_regex, remove_all, health_check, close;
+      batch_get_replica_desc, get_size, upsert_from, batch_remove, remove_by_regex, remove_all,
+      health_check, close;
 
   static Result<Methods> of(const Object& store) {
     Methods methods;

@@ -43,9 +43,9 @@ struct FakeMooncake {
   std::string raises NM_GUARDED_BY(mutex);  // an exception's text; "": none
   bool held NM_GUARDED_BY(mutex) = false;   // calls wait before they do anything
   int waiting NM_GUARDED_BY(mutex) = 0;
-  int looks NM_GUARDED_BY(mutex) = 0;   // calls of batch_is_exist
+  int looks NM_GUARDED_BY(mutex) = 0;    // calls of batch_is_exist
   int located NM_GUARDED_BY(mutex) = 0;  // calls of batch_get_replica_desc
-  int passes NM_GUARDED_BY(mutex) = 0;  // of remove_by_regex
+  int passes NM_GUARDED_BY(mutex) = 0;   // of remove_by_regex
   bool closed NM_GUARDED_BY(mutex) = false;
 
   void set_code(const std::string& call, std::int64_t code) {
