@@ -23,11 +23,11 @@ constexpr std::size_t kTransfersAtOnce = 3;
 // That copy what is read where it lies. Memory gives little more to more of them.
 constexpr std::size_t kReadersAtOnce = 4;
 constexpr std::uint64_t kReaderBytesMin = 256 << 10;  // that are worth the wake-up of one
-// A lookup's first call asks little, since many lookups miss at once; then more, so that calls
-// are few: a call costs as much as a hundred keys. Two at a time, since one's words are made
-// here while the master looks up the other's.
+// A lookup's first call asks little, since many lookups miss at once, unless the last one was a
+// hit; then more, so that calls are few: a call costs as much as a hundred keys.
 constexpr std::size_t kFirstLookupKeys = 64;
 constexpr std::size_t kOneCallKeysMax = 1024;  // of a lookup so small that two calls cost more
+// Two at a time: the words of one are made here while the master looks up the other's.
 constexpr std::size_t kLookupKeysMax = 4096;
 constexpr std::size_t kLookupsAtOnce = 2;
 
@@ -483,19 +483,25 @@ Result<std::size_t> MooncakeStore::hit_prefix(const ScopeId& scope, std::span<co
     });
     under_way.emplace_back(std::move(lookup), std::move(call));
   };
-  const bool one_call = blocks.size() * shards.size() <= kOneCallKeysMax;
-  start(prepare(one_call ? kOneCallKeysMax : kFirstLookupKeys));
+  const bool is_long = blocks.size() * shards.size() > kOneCallKeysMax;
+  if (is_long && !last_lookup_hit_) start(prepare(kFirstLookupKeys));
   std::shared_ptr<Lookup> next = prepare(kLookupKeysMax);  // while the first is under way
+  const auto start_more = [&] {
+    for (; next != nullptr && under_way.size() < kLookupsAtOnce; next = prepare(kLookupKeysMax)) {
+      start(std::move(next));
+    }
+  };
+  if (under_way.empty()) start_more();
   while (!under_way.empty()) {
     const auto [lookup, call] = std::move(under_way.front());
     under_way.pop_front();
     if (!call->wait(deadline)) return overdue("lookup");
     const Result<std::size_t> hits = lookup->hits(shards.size());
     if (!hits) return hits;
-    if (*hits < lookup->count) return lookup->first + *hits;
-    for (; next != nullptr && under_way.size() < kLookupsAtOnce; next = prepare(kLookupKeysMax)) {
-      start(std::move(next));
-    }
+    const std::size_t seen = lookup->first + *hits;
+    if (is_long) last_lookup_hit_ = seen * shards.size() >= kFirstLookupKeys;
+    if (*hits < lookup->count) return seen;
+    start_more();
   }
   return blocks.size();
 }

@@ -161,6 +161,7 @@ class MooncakeStore final : public KvStore {
   std::atomic<std::uint64_t> refused_late_puts_{0};
   // From then on a sole writer's put is looked at too: the key may be half written by it.
   std::atomic<bool> had_failed_put_ = false;
+  std::atomic<bool> last_lookup_hit_ = false;  // of many keys, and more than its first few
   Mutex mutex_;
   std::map<std::pair<ScopeId, std::string>, std::string> holds_ NM_GUARDED_BY(mutex_);  // keys
   CallPool purger_;

@@ -29,6 +29,7 @@ struct FakeMooncake {
     lent = {static_cast<std::uint8_t*>(mapped), bytes};
   }
 
+  std::vector<std::size_t> look_sizes NM_GUARDED_BY(mutex);  // keys of each call
   bool lends = false;  // setup maps what the configuration says
   MutableByteView lent;
   Mutex mutex;
@@ -111,6 +112,7 @@ class FakeMooncakeClient final : public MooncakeClient {
     {
       MutexLock lock(fake_.mutex);
       ++fake_.looks;
+      fake_.look_sizes.push_back(keys.size());
     }
     return each("exist", keys, codes, [&](std::size_t i) NM_REQUIRES(fake_.mutex) {
       return std::int64_t{fake_.values.contains(keys[i])};
