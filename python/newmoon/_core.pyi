@@ -270,6 +270,7 @@ class ConnectorWorker:
         store: str,
         store_bytes: int,
         store_timeout_s: float,
+        load_timeout_s: float,
         layout: str,
         rank: int,
         rank_count: int,
