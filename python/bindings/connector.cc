@@ -294,6 +294,8 @@ void bind_worker(py::module_& module) {
       .def_property_readonly(
           "weight_writes",
           [](Worker& self) { return self.stack().worker().status().weight_writes; })
+      .def_property_readonly("unfinished_saves",
+                             [](Worker& self) { return self.stack().role().unfinished_saves(); })
       .def("stats", &worker_stats)
       .def("close", &Worker::close);
 }
