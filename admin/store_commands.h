@@ -21,7 +21,7 @@ struct StoreWorkerStats {
   std::uint64_t corrupt_blocks = 0;  // removed from the store, to be saved anew
   std::uint64_t refused_jobs = 0;    // below the floor or unbound, queued or not
   std::uint64_t dropped_saves = 0;   // queue full, store busy or scope purged
-  std::uint64_t dropped_loads = 0;   // queue full
+  std::uint64_t dropped_loads = 0;   // queue full, or out of time
   std::uint64_t store_errors = 0;    // failed calls other than misses and the above
 };
 

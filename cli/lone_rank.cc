@@ -30,8 +30,8 @@ LoneRank::LoneRank(int block_size, std::size_t blocks, KvStore* store)
                      ? nullptr
                      : std::make_unique<MemoryStore>(store_options(blocks), clock_, free_)),
       store_(store != nullptr ? store : own_store_.get()),
-      worker_(
-          std::make_unique<StoreWorker>(worker_options(), *store_, memory_, transfer_, transfer_)) {
+      worker_(std::make_unique<StoreWorker>(worker_options(), *store_, memory_, clock_, transfer_,
+                                            transfer_)) {
   LookupKeyServer::Options options;
   options.block_size = block_size;
   server_ = std::make_unique<LookupKeyServer>(*worker_, options, quick_, bulk_);

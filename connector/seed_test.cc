@@ -88,7 +88,7 @@ class JournalStore final : public KvStore {
 class SocketRank {
  public:
   SocketRank(const StoreWorker::Options& options, KvStore& store, std::string endpoint)
-      : worker_(options, store, memory_, send_, receive_) {
+      : worker_(options, store, memory_, clock_, send_, receive_) {
     auto zmq = ZmqServer::start(endpoint, [this](Frames message, ReplyFn reply) {
       server_.handle(std::move(message), std::move(reply));
     });
@@ -105,6 +105,7 @@ class SocketRank {
   void stop() { zmq_->stop(); }
 
  private:
+  SystemClock clock_;
   VectorBlockMemory memory_{16};
   StoreWorker worker_;
   LookupKeyServer server_{worker_, LookupKeyServer::Options{}, lookups_, lookups_};

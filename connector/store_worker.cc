@@ -24,16 +24,17 @@ bool is_drop(const Error& error) {
 
 }  // namespace
 
-StoreWorker::StoreWorker(Options options, KvStore& store, BlockMemory& memory, Executor& send,
-                         Executor& receive)
+StoreWorker::StoreWorker(Options options, KvStore& store, BlockMemory& memory, const Clock& clock,
+                         Executor& send, Executor& receive)
     : options_(std::move(options)),
       checksum_(options_.checksum || !store.reads_are_atomic()),
       store_(store),
       memory_(memory),
+      clock_(clock),
       saves_(send, options_.send_jobs_max, options_.drains_max,
              [this](const SaveJob& job) { run_save(job); }),
       loads_(receive, options_.receive_jobs_max, options_.drains_max,
-             [this](const LoadJob& job) { run_load(job); }) {}
+             [this](const TimedLoad& job) { run_load(job); }) {}
 
 // --- forward thread ---
 
@@ -43,7 +44,7 @@ void StoreWorker::start_load_kv(const ConnectorMetadata& metadata) {
     note_used(job.scope, job.epoch);
     if (!admit(job.epoch)) {
       report_load(job, 0);
-    } else if (const std::optional<LoadJob> refused = loads_.push(job)) {
+    } else if (const std::optional<TimedLoad> refused = loads_.push({job, clock_.now()})) {
       count(&StoreWorkerStats::dropped_loads);
       report_load(*refused, 0);
     }
@@ -213,7 +214,7 @@ Status StoreWorker::put_batch(const SaveJob& job, std::span<const BlockRef> bloc
 
 // --- loads ---
 
-void StoreWorker::run_load(const LoadJob& job) {
+void StoreWorker::run_load(const TimedLoad& job) {
   const Result<std::size_t> loaded =
       contain([&]() -> Result<std::size_t> { return get_blocks(job); });
   if (!loaded) count_failure(loaded.error());
@@ -227,10 +228,11 @@ void StoreWorker::run_load(const LoadJob& job) {
 
 // How many leading blocks of the job are loaded and checked. What follows the first
 // bad block is of no use: hits are contiguous.
-std::size_t StoreWorker::get_blocks(const LoadJob& job) {
+std::size_t StoreWorker::get_blocks(const TimedLoad& job) {
   const std::span<const BlockRef> blocks(job.blocks);
   for (std::size_t at = 0; at < blocks.size(); at += options_.batch_blocks_max) {
     if (!admit(job.epoch)) return 0;
+    if (!in_time(job)) return at;
     const std::size_t size = std::min(options_.batch_blocks_max, blocks.size() - at);
     const std::size_t good_blocks = get_batch(job, blocks.subspan(at, size));
     if (good_blocks < size) return at + good_blocks;
@@ -259,6 +261,17 @@ std::size_t StoreWorker::get_batch(const LoadJob& job, std::span<const BlockRef>
     return i;
   }
   return items.size();
+}
+
+// False, counted and told, once the job's time is over.
+bool StoreWorker::in_time(const TimedLoad& job) {
+  if (options_.load_timeout == Duration(0)) return true;
+  if (clock_.now() - job.since < options_.load_timeout) return true;
+  const std::uint64_t seen = count(&StoreWorkerStats::dropped_loads);
+  warn("a load took longer than " +
+           std::to_string(static_cast<std::int64_t>(to_ms(options_.load_timeout))) + " ms",
+       seen, "; the rest is computed instead");
+  return false;
 }
 
 void StoreWorker::remove_corrupt(const Key& key) {
@@ -365,11 +378,15 @@ void StoreWorker::count_failure(const Error& error) {
   const bool corrupt = error.code == Code::kCorrupt;
   const std::uint64_t seen =
       count(corrupt ? &StoreWorkerStats::corrupt_blocks : &StoreWorkerStats::store_errors);
-  // Every doubling only: a store that is gone fails every job.
+  warn(to_string(error), seen, corrupt ? "; the block is computed instead" : "");
+}
+
+// Every doubling only: a store that is gone or slow fails every job.
+void StoreWorker::warn(const std::string& what, std::uint64_t seen, std::string_view remedy) const {
   if (!std::has_single_bit(seen)) return;
   log(LogLevel::kWarning, kLog,
-      "rank " + std::to_string(options_.rank) + ": " + to_string(error) + " (" +
-          std::to_string(seen) + " so far)" + (corrupt ? "; the block is computed instead" : ""));
+      "rank " + std::to_string(options_.rank) + ": " + what + " (" + std::to_string(seen) +
+          " so far)" + std::string(remedy));
 }
 
 // --- drain and remove_all ---

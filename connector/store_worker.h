@@ -13,9 +13,11 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "admin/lookup_backend.h"
+#include "base/clock.h"
 #include "base/executor.h"
 #include "base/thread_annotations.h"
 #include "connector/fence.h"
@@ -37,6 +39,9 @@ class StoreWorker final : public LookupBackend {
     std::size_t receive_jobs_max = 256;  // queued; more are reported as failed
     std::size_t drains_max = 64;         // that wait for jobs to end; more are answered kBusy
     std::size_t batch_blocks_max = 64;   // blocks a store call
+    // Of a load, from start_load_kv() on. What has not been asked of the store by then is
+    // reported as failed; the call under way ends as the store sees fit. 0: none.
+    Duration load_timeout{0};
     // Rule SELF. Ignored (checksums are on) unless the store's reads are atomic.
     bool checksum = true;
     // No other process writes this rank's keys: every scope is this engine's alone.
@@ -49,8 +54,8 @@ class StoreWorker final : public LookupBackend {
 
   // `send` and `receive` run the saves and the loads. All references must outlive
   // the worker; close() first, then destroy the executors, then the worker.
-  StoreWorker(Options options, KvStore& store, BlockMemory& memory, Executor& send,
-              Executor& receive);
+  StoreWorker(Options options, KvStore& store, BlockMemory& memory, const Clock& clock,
+              Executor& send, Executor& receive);
 
   // --- forward thread, in this order a step ---
   void start_load_kv(const ConnectorMetadata& metadata);  // before the forward pass
@@ -79,6 +84,10 @@ class StoreWorker final : public LookupBackend {
   void purge(const PurgeRequest& request, std::function<void(Result<PurgeAck>)> done) override;
 
  private:
+  struct TimedLoad : LoadJob {
+    Time since{};  // start_load_kv()
+  };
+
   // Queued jobs dropped since the floor came to `floor`.
   struct Dropped {
     Epoch floor = 0;
@@ -95,8 +104,8 @@ class StoreWorker final : public LookupBackend {
   void run_save(const SaveJob& job);
   SaveOutcome put_blocks(const SaveJob& job);
   Status put_batch(const SaveJob& job, std::span<const BlockRef> blocks);
-  void run_load(const LoadJob& job);
-  std::size_t get_blocks(const LoadJob& job);
+  void run_load(const TimedLoad& job);
+  std::size_t get_blocks(const TimedLoad& job);
   std::size_t get_batch(const LoadJob& job, std::span<const BlockRef> blocks);
   void remove_corrupt(const Key& key);
   Status check_value(const Key& key, const Result<GetValue>& value) const;
@@ -111,7 +120,9 @@ class StoreWorker final : public LookupBackend {
   void report_save(const SaveJob& job, SaveOutcome outcome);
   void report_load(const LoadJob& job, std::size_t good_blocks);
   std::uint64_t count(std::uint64_t StoreWorkerStats::* counter, std::uint64_t amount = 1);
+  bool in_time(const TimedLoad& job);
   void count_failure(const Error& error);
+  void warn(const std::string& what, std::uint64_t seen, std::string_view remedy) const;
   void log_hop(const std::string& what) const;
   bool when_drained(std::function<void()> done);
   Result<ResetAck> remove_all(FenceAck fence);
@@ -122,6 +133,7 @@ class StoreWorker final : public LookupBackend {
   const bool checksum_;
   KvStore& store_;
   BlockMemory& memory_;
+  const Clock& clock_;
 
   mutable Mutex mutex_;
   EpochFloor floor_ NM_GUARDED_BY(mutex_);
@@ -132,7 +144,7 @@ class StoreWorker final : public LookupBackend {
   PurgeStats purges_ NM_GUARDED_BY(mutex_);
 
   TransferQueue<SaveJob> saves_;
-  TransferQueue<LoadJob> loads_;
+  TransferQueue<TimedLoad> loads_;
 };
 
 }  // namespace newmoon

@@ -285,7 +285,7 @@ TEST_F(StoreWorkerFenceTest, WithoutItsStoreAFenceIsTrueAndRemoveAllFailsAtOnce)
   FakeStore& backend = *inner;
   backend.put_error = Error{Code::kUnavailable, "gone"};
   CircuitBreakerStore store(std::move(inner), "the store", clock, {.failures_max = 1});
-  StoreWorker worker(default_options(), store, memory_, send_, receive_);
+  StoreWorker worker(default_options(), store, memory_, clock_, send_, receive_);
   worker.wait_for_save(step_with(save_job(7, 1, {2})));
   send_.run_all();
   ASSERT_EQ(store.figures().state, CircuitBreaker::State::kOpen);
@@ -336,7 +336,7 @@ TEST_F(StoreWorkerFenceTest, EveryJobIsReportedOnceUnderConcurrentFences) {
   std::optional<ThreadExecutor> receive(std::in_place, "load");
   StoreWorker::Options options = default_options();
   FakeStore loads_store;  // the fake is not thread-safe: loads find nothing in theirs
-  StoreWorker worker(options, loads_store, memory_, *send, *receive);
+  StoreWorker worker(options, loads_store, memory_, clock_, *send, *receive);
   loads_store.put_error = Error{Code::kBusy, "full"};
   loads_store.before_put = [] { std::this_thread::yield(); };
 

@@ -150,6 +150,75 @@ TEST_F(StoreWorkerTest, AFullReceiveQueueFailsAndReports) {
   EXPECT_EQ(worker_->stats().dropped_loads, 1u);
 }
 
+class LoadTimeoutTest : public WorkerFixture {
+ protected:
+  static constexpr Duration kTimeout = std::chrono::seconds(10);
+
+  // Two blocks a call of the store, each of which takes `call`.
+  void make_slow(Duration call) {
+    StoreWorker::Options options = default_options();
+    options.load_timeout = kTimeout;
+    make_worker(options);
+    preload({1, 2, 3, 4, 5, 6});
+    store_.before_get = [this, call] {
+      ++calls_;
+      clock_.advance(call);
+    };
+  }
+
+  int calls_ = 0;
+};
+
+TEST_F(LoadTimeoutTest, ALoadOfManySlowCallsKeepsWhatCameInTime) {
+  make_slow(std::chrono::seconds(6));
+  const WorkerReport report = load(load_job(8, 1, {1, 2, 3, 4, 5, 6}));
+  ASSERT_THAT(report.loads, SizeIs(1));
+  EXPECT_THAT(report.loads[0].failed_blocks, ElementsAre(5, 6));
+  EXPECT_EQ(calls_, 2);
+  EXPECT_EQ(memory_.content(4), kOld);  // the call that was under way when time was over
+  EXPECT_EQ(memory_.content(5), 0);
+  EXPECT_EQ(worker_->stats().loaded_blocks, 4u);
+  EXPECT_EQ(worker_->stats().dropped_loads, 1u);
+}
+
+TEST_F(LoadTimeoutTest, ALoadWhoseLastCallEndsLateIsWhole) {
+  make_slow(std::chrono::seconds(11));
+  EXPECT_THAT(load(load_job(8, 1, {1, 2})).loads.at(0).failed_blocks, IsEmpty());
+  EXPECT_EQ(worker_->stats().dropped_loads, 0u);
+}
+
+TEST_F(LoadTimeoutTest, TheWaitBehindOtherLoadsCounts) {
+  make_slow(std::chrono::seconds(6));
+  worker_->start_load_kv(step_with(load_job(8, 1, {1, 2, 3, 4})));
+  worker_->start_load_kv(step_with(load_job(9, 1, {5, 6})));
+  clock_.advance(std::chrono::seconds(1));
+  worker_->start_load_kv(step_with(load_job(10, 1, {5})));
+  receive_.run_all();
+  const WorkerReport report = worker_->get_finished();
+  ASSERT_THAT(report.loads, SizeIs(3));
+  EXPECT_THAT(report.loads[0].failed_blocks, IsEmpty());
+  EXPECT_THAT(report.loads[1].failed_blocks, ElementsAre(5, 6));
+  EXPECT_THAT(report.loads[2].failed_blocks, ElementsAre(5));
+  EXPECT_EQ(calls_, 2);  // the store is not asked for what nobody waits for
+  EXPECT_EQ(worker_->stats().dropped_loads, 2u);
+  // The next one has its own time.
+  EXPECT_THAT(load(load_job(11, 1, {5})).loads.at(0).failed_blocks, IsEmpty());
+}
+
+// Rule FLOOR comes first: what was fenced is refused with all that was loaded of it.
+TEST_F(LoadTimeoutTest, AFencedLoadThatIsLateToo) {
+  make_slow(std::chrono::seconds(11));
+  store_.after_get = [this] { worker_->fence(2); };
+  EXPECT_THAT(load(load_job(8, 1, {1, 2, 3})).loads.at(0).failed_blocks, ElementsAre(1, 2, 3));
+  EXPECT_EQ(worker_->stats().dropped_loads, 0u);
+}
+
+TEST_F(StoreWorkerTest, WithoutALoadTimeoutALoadTakesItsTime) {
+  preload({1, 2, 3});
+  store_.before_get = [this] { clock_.advance(std::chrono::hours(1)); };
+  EXPECT_THAT(load(load_job(8, 1, {1, 2, 3})).loads.at(0).failed_blocks, IsEmpty());
+}
+
 TEST_F(StoreWorkerTest, ReplicasDivideThePutsOfTheirShard) {
   std::size_t puts = 0;
   for (std::size_t stripe : {0u, 1u}) {

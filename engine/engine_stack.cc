@@ -98,7 +98,7 @@ Result<std::unique_ptr<EngineStack::Rank>> EngineStack::start_rank(std::size_t r
   worker.checksum = options_.checksum;
   worker.sole_writer = options_.core.identity == IdentityMode::kUnique;
   rank->worker = std::make_unique<StoreWorker>(std::move(worker), *parts_.store, *rank->memory,
-                                               *rank->send, *rank->receive);
+                                               parts_.clock, *rank->send, *rank->receive);
   LookupKeyServer::Options server;
   server.block_size = info_.block_size;
   rank->server =

@@ -154,7 +154,7 @@ TEST_F(SchedulerTest, ConnectorThatCannotResetIsAFailure) {
   InlineExecutor executor;
   MemoryStore store({.budget_bytes = 1 << 20}, clock_, executor);
   testing::VectorBlockMemory memory(2);
-  StoreWorker worker({}, store, memory, executor, executor);
+  StoreWorker worker({}, store, memory, clock_, executor, executor);
   make({.connector = true});
   *connector_ = StoreConnector::for_worker(worker);
   const ResetAnswer answer = scheduler_->reset_connector_cache(clock_.now());

@@ -59,7 +59,7 @@ def prompt_of(seed: int) -> list[int]:
 
 
 # Methods of rl_worker.WorkerExtension that write no weights; or that are to be taken for such.
-READING_RPCS = ["norm_names", "process_id", "save_progress", "write_unseen"]
+READING_RPCS = ["norm_names", "process_id", "unfinished_saves", "write_unseen"]
 
 # --- requests ---
 
@@ -186,13 +186,9 @@ class Engine:
     async def wait_for_saves(self) -> None:
         if not self.has_connector:
             return
-        last, deadline = None, time.monotonic() + 20
-        while time.monotonic() < deadline:
-            progress = await self.rpc("save_progress")
-            if progress == last:
-                return
-            last = progress
-            await asyncio.sleep(0.15)
+        deadline = time.monotonic() + 20
+        while await self.rpc("unfinished_saves") and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
 
     async def push_out(self, seed: int) -> None:
         """Other prompts take the blocks of vLLM's own cache."""

@@ -50,14 +50,14 @@ class WorkerExtension:
     def process_id(self) -> int:
         return os.getpid()
 
-    def save_progress(self) -> int:
-        """It stands still once all is saved; of either connector."""
+    def unfinished_saves(self) -> int:
+        """Queued or running; of either connector."""
         from vllm.distributed.kv_transfer import get_kv_transfer_group
 
         connector = get_kv_transfer_group()
         if hasattr(connector, "connector_worker"):
-            return -connector.connector_worker.kv_send_thread.request_queue.unfinished_tasks
-        return connector._worker._core.stats()["saved_blocks"]
+            return connector.connector_worker.kv_send_thread.request_queue.unfinished_tasks
+        return connector._worker._core.unfinished_saves
 
 
 @dataclasses.dataclass

@@ -74,7 +74,9 @@ def transfer_config(column: str, store: str) -> dict[str, Any]:
         "kv_connector_extra_config": {
             "store": store,
             "store_bytes": 1 << 30,
+            # The in-tree connector waits as long as it takes.
             "lookup_timeout_s": 5.0,
+            "store_timeout_s": 5.0,
             "identity": "digest",
             "reading_rpcs": rl_flows.READING_RPCS,
         },

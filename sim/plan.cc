@@ -28,6 +28,7 @@ class Drawer {
     draw_prefixes();
     draw_episodes();
     draw_requests();
+    if (random_.chance(25)) plan_.load_timeout = between(milliseconds(1), milliseconds(20));
     return std::move(plan_);
   }
 

@@ -89,6 +89,7 @@ struct Plan {
   std::uint64_t store_bytes = 0;
   Duration deadline{0};  // of pauses and resets
   Duration lookup_timeout{0};
+  Duration load_timeout{0};  // 0: none
   Duration step_max{0};
   unsigned stall_percent = 0;
   Duration write_gap_max{0};

@@ -53,6 +53,7 @@ StoreWorker::Options worker_options(const Plan& plan, const ModelInfo& info, std
   options.send_jobs_max = plan.jobs_max;
   options.receive_jobs_max = plan.jobs_max;
   options.batch_blocks_max = plan.batch_blocks_max;
+  options.load_timeout = plan.load_timeout;
   options.checksum = plan.checksum;
   return options;
 }
@@ -75,7 +76,7 @@ Replica::RankParts::RankParts(Surroundings world, std::size_t replica, const Mod
       receive(world.kernel, microseconds(30)),
       quick(world.kernel, microseconds(30)),
       bulk(world.kernel, microseconds(30)),
-      worker(worker_options(world.plan, info, number), store, memory, send, receive),
+      worker(worker_options(world.plan, info, number), store, memory, world.clock, send, receive),
       server(worker, server_options(world.plan), quick, bulk),
       rank(world.kernel, rank_options(world.plan, number), process, memory, world.verdict) {
   rank.attach(worker);

@@ -160,6 +160,7 @@ void World::probe(std::size_t number) {
   const std::uint64_t evicted = evicted_blocks();
   const Ticket* ticket = ask(number, *best);
   if (ticket == nullptr || evicted != evicted_blocks()) return;
+  if (plan_.load_timeout > Duration(0)) return;  // a load that ran out of time brings less
   const int tokens_left = std::max(1, plan_.prefill_tokens_min);
   const std::size_t usable = best->prompt.size() - static_cast<std::size_t>(tokens_left);
   const auto size = static_cast<std::size_t>(plan_.block_size);

@@ -41,8 +41,8 @@ class FakePins final : public BlockPins {
 };
 
 struct TestRank {
-  TestRank(const StoreWorker::Options& options, FakeStore& store)
-      : worker(options, store, memory, send, receive),
+  TestRank(const StoreWorker::Options& options, FakeStore& store, const Clock& clock)
+      : worker(options, store, memory, clock, send, receive),
         server(worker, LookupKeyServer::Options{}, lookups, lookups) {}
 
   VectorBlockMemory memory{32};
@@ -76,7 +76,7 @@ class RanksFixture : public ::testing::Test {
     for (std::size_t rank = 0; rank < kRanks; ++rank) {
       options.rank = rank;
       options.shard = options.all_shards[rank];
-      ranks_.push_back(std::make_unique<TestRank>(options, store_));
+      ranks_.push_back(std::make_unique<TestRank>(options, store_, clock_));
     }
     fence_.adopt(DigestIdentity{{1}});
     make_scheduler({});

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "admin/testing/fake_transport.h"
 #include "connector/store_worker.h"
 #include "connector/testing/fake_store.h"
 #include "connector/testing/jobs.h"
@@ -29,7 +30,7 @@ class WorkerFixture : public ::testing::Test {
   }
 
   void make_worker(const StoreWorker::Options& options) {
-    worker_ = std::make_unique<StoreWorker>(options, store_, memory_, send_, receive_);
+    worker_ = std::make_unique<StoreWorker>(options, store_, memory_, clock_, send_, receive_);
   }
   WorkerFixture() { make_worker(default_options()); }
 
@@ -59,6 +60,7 @@ class WorkerFixture : public ::testing::Test {
   }
 
   FakeStore store_;
+  FakeClock clock_;
   VectorBlockMemory memory_{16};
   ManualExecutor send_;
   ManualExecutor receive_;

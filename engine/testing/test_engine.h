@@ -178,8 +178,8 @@ class TestEngine {
       worker.shard = shards[r];
       worker.all_shards = shards;
       worker.layout = layout_id(info.layout);
-      rank->worker =
-          std::make_unique<StoreWorker>(worker, store_, *rank->memory, rank->send, rank->receive);
+      rank->worker = std::make_unique<StoreWorker>(worker, store_, *rank->memory, clock_,
+                                                   rank->send, rank->receive);
       rank->server = std::make_unique<LookupKeyServer>(
           *rank->worker, LookupKeyServer::Options{.block_size = info.block_size, .limits = {}},
           inline_, inline_);

@@ -209,14 +209,16 @@ class Worker {
 using RegionTuple = std::tuple<std::uintptr_t, std::size_t, std::size_t>;
 
 std::unique_ptr<Worker> make_worker(std::string store, std::uint64_t store_bytes,
-                                    double store_timeout_s, std::string layout, std::size_t rank,
-                                    std::size_t rank_count, int block_size, std::string endpoint,
-                                    std::string engine_id, const std::vector<RegionTuple>& regions,
+                                    double store_timeout_s, double load_timeout_s,
+                                    std::string layout, std::size_t rank, std::size_t rank_count,
+                                    int block_size, std::string endpoint, std::string engine_id,
+                                    const std::vector<RegionTuple>& regions,
                                     std::size_t block_count, std::uint64_t staging_bytes,
                                     const std::string& identity, bool checksum) {
   WorkerStack::Options options{
       .store_url = std::move(store),
       .store = {.budget_bytes = store_bytes, .timeout = to_duration(store_timeout_s)},
+      .load_timeout = to_duration(load_timeout_s),
       .layout = std::move(layout),
       .rank = rank,
       .rank_count = rank_count,
@@ -275,10 +277,10 @@ py::dict worker_stats(Worker& self) {
 void bind_worker(py::module_& module) {
   py::class_<Worker>(module, "ConnectorWorker")
       .def(py::init(&make_worker), py::kw_only(), py::arg("store"), py::arg("store_bytes"),
-           py::arg("store_timeout_s"), py::arg("layout"), py::arg("rank"), py::arg("rank_count"),
-           py::arg("block_size"), py::arg("endpoint"), py::arg("engine_id"), py::arg("regions"),
-           py::arg("block_count"), py::arg("staging_bytes"), py::arg("identity") = "unique",
-           py::arg("checksum") = true)
+           py::arg("store_timeout_s"), py::arg("load_timeout_s"), py::arg("layout"),
+           py::arg("rank"), py::arg("rank_count"), py::arg("block_size"), py::arg("endpoint"),
+           py::arg("engine_id"), py::arg("regions"), py::arg("block_count"),
+           py::arg("staging_bytes"), py::arg("identity") = "unique", py::arg("checksum") = true)
       .def("bind", &Worker::bind)
       .def("start_load_kv", &start_load_kv)
       .def("wait_for_save", &wait_for_save)
@@ -292,6 +294,8 @@ void bind_worker(py::module_& module) {
       .def_property_readonly(
           "weight_writes",
           [](Worker& self) { return self.stack().worker().status().weight_writes; })
+      .def_property_readonly("unfinished_saves",
+                             [](Worker& self) { return self.stack().role().unfinished_saves(); })
       .def("stats", &worker_stats)
       .def("close", &Worker::close);
 }

@@ -70,6 +70,17 @@ TEST_F(Roles, SlotsComeBackWithTheirSaves) {
   EXPECT_EQ(ranks_[0]->role.unstaged_saves(), 0u);
 }
 
+// Also while no step comes that would take the reports.
+TEST_F(Roles, SavesAreUnfinishedUntilTheStoreHasAnswered) {
+  make_ranks(1);
+  match("a", 1);
+  allocate("a", {5});
+  step("a", {5}, 0, 7);
+  EXPECT_EQ(ranks_[0]->role.unfinished_saves(), 1u);
+  run_all();
+  EXPECT_EQ(ranks_[0]->role.unfinished_saves(), 0u);
+}
+
 TEST_F(Roles, AResetLeavesNothingToFind) {
   preload("writer", 2);
   const SchedulerRole::Reset answer = reset();

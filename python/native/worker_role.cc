@@ -94,6 +94,11 @@ void WorkerRole::collect() {
   move_behind(report_.saves, std::move(report.saves));
 }
 
+std::size_t WorkerRole::unfinished_saves() {
+  collect();
+  return staged_.size();
+}
+
 WorkerRole::Finished WorkerRole::take_finished() {
   collect();
   Finished finished;

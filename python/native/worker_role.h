@@ -42,6 +42,8 @@ class WorkerRole {
   Finished take_finished();
 
   std::uint64_t unstaged_saves() const { return unstaged_saves_; }
+  // Jobs that are queued or running.
+  std::size_t unfinished_saves();
 
  private:
   struct Load {

@@ -74,7 +74,8 @@ Status WorkerStack::serve() {
                               {&WorkerStack::purge_, "nm-purge"}}) {
     this->*member = std::make_unique<ThreadExecutor>(name);
   }
-  worker_ = std::make_unique<StoreWorker>(worker_options(), *store_, *memory_, *send_, *receive_);
+  worker_ =
+      std::make_unique<StoreWorker>(worker_options(), *store_, *memory_, clock_, *send_, *receive_);
   if (options_.rank == 0) hold_scopes();
   role_ = std::make_unique<WorkerRole>(*worker_, *memory_, *store_, *purge_, hold_.get());
   LookupKeyServer::Options server;
@@ -101,6 +102,7 @@ StoreWorker::Options WorkerStack::worker_options() const {
   worker.layout = layout_id(options_.layout);
   worker.checksum = checksums();
   worker.sole_writer = options_.sole_writer;
+  worker.load_timeout = options_.load_timeout;
   // A store in this process holds this rank's shard alone. The others save the same blocks,
   // so the own one stands for all; one that is missing there fails its load, and is computed.
   const bool own_store = options_.store_url == "memory";

@@ -22,8 +22,9 @@ class WorkerStack {
   struct Options {
     std::string store_url;
     StoreOptions store;
-    std::string layout;    // text, as the scheduler's scope has it
-    std::size_t rank = 0;  // of tensor parallelism
+    Duration load_timeout{0};  // see StoreWorker::Options
+    std::string layout;        // text, as the scheduler's scope has it
+    std::size_t rank = 0;      // of tensor parallelism
     std::size_t rank_count = 1;
     int block_size = 16;   // tokens
     std::string endpoint;  // of this rank's socket

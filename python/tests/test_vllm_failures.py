@@ -92,8 +92,8 @@ import ctypes, sys, threading
 from newmoon._core import ConnectorWorker
 kv = (ctypes.c_char * 4096)()
 worker = ConnectorWorker(
-    store="memory", store_bytes=1 << 20, store_timeout_s=1.0, layout="l", rank=int(sys.argv[2]),
-    rank_count=2, block_size=16, endpoint=sys.argv[1], engine_id="e",
+    store="memory", store_bytes=1 << 20, store_timeout_s=1.0, load_timeout_s=1.0, layout="l",
+    rank=int(sys.argv[2]), rank_count=2, block_size=16, endpoint=sys.argv[1], engine_id="e",
     regions=[(ctypes.addressof(kv), 1024, 1024)],
     block_count=4, staging_bytes=4096)
 print("serving", flush=True)

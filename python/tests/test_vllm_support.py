@@ -87,6 +87,8 @@ def test_another_vllm_is_refused_unless_asked_for(monkeypatch):
         ({"min_load_tokens": -1}, "'min_load_tokens' takes 0 to"),
         ({"min_load_tokens": 2**40}, "'min_load_tokens' takes 0 to"),
         ({"store_timeout_s": -1}, "more than 0"),
+        ({"load_timeout_s": 0}, "'load_timeout_s' takes more than 0"),
+        ({"load_timeout_s": "10"}, "'load_timeout_s' takes a value of type number of seconds"),
         ({"reset_timeout_s": 0}, "more than 0"),
         ({"lookup_timeout_s": float("nan")}, "more than 0"),
         ({"lookup_timeout_s": float("inf")}, "more than 0"),
@@ -147,6 +149,7 @@ def test_a_weight_version_that_is_no_label_names_nothing(version):
 def test_options_have_defaults():
     assert parse_options({}).store == "memory"
     assert parse_options({"store_timeout_s": 2}).store_timeout_s == 2.0
+    assert parse_options({}).load_timeout_s > parse_options({}).store_timeout_s
     assert parse_options({"reading_rpcs": ["a", "b"]}).reading_rpcs == ("a", "b")
 
 
@@ -162,6 +165,7 @@ def test_staging_that_the_machine_does_not_have_is_named():
             store="memory",
             store_bytes=1 << 20,
             store_timeout_s=1.0,
+            load_timeout_s=10.0,
             layout="l",
             rank=0,
             rank_count=1,

@@ -91,19 +91,27 @@ class Flow:
         )
         self.with_connector = with_connector
         self.steps: dict[str, dict] = {}
+        self.before: dict[str, int] = {}  # metrics as the last request was sent
 
     def ask(self, name: str, seed: int = 0, adapter=None) -> None:
         """One request; what was found and what came out, under `name`."""
+        self.send(seed, adapter)
+        self.receive(name)
+
+    def send(self, seed: int = 0, adapter=None) -> None:
         from vllm import SamplingParams
 
-        before = self.metrics()
+        self.before = self.metrics()
         prompt = [(i * 7919 + seed * 104729) % 40000 + 100 for i in range(PROMPT_TOKENS)]
-        (output,) = self.llm.generate(
+        self.llm.enqueue(
             {"prompt_token_ids": prompt},
             SamplingParams(temperature=0, max_tokens=8, ignore_eos=True, logprobs=1),
             use_tqdm=False,
             lora_request=adapter,
         )
+
+    def receive(self, name: str) -> None:
+        (output,) = self.llm.wait_for_completion(use_tqdm=False)
         completion = output.outputs[0]
         self.steps[name] = {
             "cached": output.num_cached_tokens,
@@ -113,7 +121,7 @@ class Flow:
                 step[token].logprob
                 for step, token in zip(completion.logprobs, completion.token_ids, strict=True)
             ],
-            **{key: value - before[key] for key, value in self.metrics().items()},
+            **{key: value - self.before[key] for key, value in self.metrics().items()},
         }
 
     def metrics(self) -> dict[str, int]:

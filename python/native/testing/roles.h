@@ -25,10 +25,10 @@ inline constexpr std::size_t kBytes = 8;  // a block, in each of two layers
 inline constexpr std::size_t kRanks = 2;
 
 struct Rank {
-  Rank(StoreWorker::Options options, FakeStore& store, std::size_t slots)
+  Rank(StoreWorker::Options options, FakeStore& store, const Clock& clock, std::size_t slots)
       : memory({{kv.data(), kBytes, kBytes}, {kv.data() + kBlocks * kBytes, kBytes, kBytes}},
                kBlocks, slots, options.checksum),
-        worker(std::move(options), store, memory, send, receive),
+        worker(std::move(options), store, memory, clock, send, receive),
         role(worker, memory, store, purge),
         server(worker, LookupKeyServer::Options{}, lookups, lookups) {}
 
@@ -78,7 +78,7 @@ class Roles : public ::testing::Test {
     for (std::size_t rank = 0; rank < kRanks; ++rank) {
       options.rank = rank;
       options.shard = options.all_shards[rank];
-      ranks_.push_back(std::make_unique<Rank>(options, store_, slots));
+      ranks_.push_back(std::make_unique<Rank>(options, store_, clock_, slots));
     }
   }
 

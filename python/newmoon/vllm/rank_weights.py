@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
 from vllm.logger import init_logger
 
+from newmoon.vllm.children import sides_of
 from newmoon.vllm.digest import UnknownWeights, digest_of
 
 if TYPE_CHECKING:
@@ -43,10 +44,7 @@ def our_workers() -> "list[WorkerSide]":
     """Of this process, more than one inside MultiConnector."""
     if not has_kv_transfer_group():
         return []
-    connector = get_kv_transfer_group()
-    connectors = [connector, *getattr(connector, "_connectors", ())]
-    found = (getattr(one, "worker_side", None) for one in connectors)
-    return [worker for worker in found if worker is not None]
+    return sides_of(get_kv_transfer_group(), "worker_side")
 
 
 def counted(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from vllm.logger import init_logger
 
+from newmoon.vllm.children import sides_of
+
 if TYPE_CHECKING:
     from vllm.v1.engine.core import EngineCore
 
@@ -60,9 +62,7 @@ class WeightWatcher(Protocol):
 def watchers_of(core: "EngineCore") -> list[WeightWatcher]:
     """Ours among the engine's connectors; none before the scheduler is there."""
     connector = getattr(getattr(core, "scheduler", None), "connector", None)
-    connectors = [connector, *getattr(connector, "_connectors", ())]
-    found = (getattr(one, "weight_watcher", None) for one in connectors)
-    return [watcher for watcher in found if watcher is not None]
+    return sides_of(connector, "weight_watcher")
 
 
 @contextlib.contextmanager

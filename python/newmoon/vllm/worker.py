@@ -33,6 +33,7 @@ class WorkerSide:
             store=options.store,
             store_bytes=options.store_bytes,
             store_timeout_s=options.store_timeout_s,
+            load_timeout_s=options.load_timeout_s,
             layout=setup.layout,
             rank=self._rank,
             rank_count=setup.rank_count,

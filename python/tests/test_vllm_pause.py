@@ -1,0 +1,38 @@
+"""Real vLLM, paused with its requests kept while one of them is loading, and then other weights."""
+
+import tempfile
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from processes import binary, run_flow, running
+
+pytestmark = pytest.mark.nightly
+FOUND = 6 * 128  # whole blocks of the prompt
+
+
+@pytest.fixture(scope="module")
+def told(tiny_model):
+    with tempfile.TemporaryDirectory(prefix="nm") as folder:
+        endpoint = f"ipc://{folder}/store/s.sock"
+        command = (binary(), "store-server", "--endpoint", endpoint, "--store-bytes", str(1 << 30))
+        with running(*command) as server:
+            yield run_flow(
+                "vllm_pause_flow.py", tiny_model, endpoint, str(server.pid), base=folder
+            )
+
+
+def test_the_pause_waits_for_the_load(told):
+    assert told["pause"]["seconds"] > 1
+    loaded = [told[f"stats {when}"]["loaded_blocks"] for when in ("before", "paused")]
+    assert loaded[1] == loaded[0] + FOUND // 128
+
+
+def test_what_was_loaded_of_the_old_weights_is_not_used(told):
+    assert told["reset"]["answer"] is True and told["reset again"]["answer"] is True
+    kept, cold = told["B kept"], told["B cold"]
+    assert cold["cached"] == 0
+    assert (kept["ended"], kept["tokens"]) == ("length", cold["tokens"])
+    assert kept["logprobs"] == cold["logprobs"]
+    assert cold["logprobs"] != told["A cold"]["logprobs"], "the weights were to change"
