@@ -67,7 +67,6 @@ class TransferBench {
         bytes_(value_bytes),
         batch_(batch),
         calls_(std::max<std::size_t>(1, kRunBytes / (value_bytes * batch))) {
-    std::ranges::fill(memory_.known, 1);  // headers of the bench before this one lie in it
     for (std::size_t i = 0; i < batch_; ++i) {
       const ConstFragment payload = value(i);
       checksums_.push_back(checksum_of({&payload, 1}));
@@ -119,9 +118,7 @@ class TransferBench {
   }
 
   MutableByteView value(std::size_t i, bool known = true) const {
-    const std::size_t stride = sizeof(ValueHeader) + bytes_;
-    std::uint8_t* const first = (known ? memory_.known : memory_.unknown).data();
-    return {first + i * stride + sizeof(ValueHeader), bytes_};
+    return {(known ? memory_.known : memory_.unknown).data() + i * bytes_, bytes_};
   }
   Key key(Side side, std::size_t call, std::size_t i) const {
     return {numbered_scope(static_cast<std::uint8_t>(side)), {}, numbered_hash(call * batch_ + i)};
@@ -145,7 +142,7 @@ class TransferBench {
       ValueHeader header = make_header(key, {}, bytes_);
       if (known) set_checksum(header, checksums_[i]);
       items.push_back({key, header, std::span(&payloads[i], 1), /*checksum=*/!known,
-                       /*sole_writer=*/side != Side::kOursShared, known});
+                       /*sole_writer=*/side != Side::kOursShared});
     }
     for (const Status& status : store_.put(items)) {
       if (!status) return status;
@@ -232,8 +229,7 @@ Result<std::unique_ptr<MooncakeBench>> MooncakeBench::open(const std::string& ur
 
 Result<std::vector<MooncakeTransferRow>> MooncakeBench::transfers(
     std::span<const std::size_t> value_bytes, std::span<const std::size_t> batches) {
-  const std::size_t bytes =
-      (sizeof(ValueHeader) + std::ranges::max(value_bytes)) * std::ranges::max(batches);
+  const std::size_t bytes = std::ranges::max(value_bytes) * std::ranges::max(batches);
   const auto known = std::make_shared<Bytes>(bytes, 1);
   store_->register_memory(known, *known);
   Bytes unknown(bytes, 1);

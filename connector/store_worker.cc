@@ -199,8 +199,7 @@ Status StoreWorker::put_batch(const SaveJob& job, std::span<const BlockRef> bloc
     ValueHeader header = make_header(key, options_.layout, memory_.block_bytes());
     const auto known = checksum_ ? memory_.checksum(block.block) : std::nullopt;
     if (known) set_checksum(header, *known);
-    items.push_back({key, header, payload, checksum_ && !known, options_.sole_writer,
-                     memory_.has_header_room(block.block)});
+    items.push_back({key, header, payload, checksum_ && !known, options_.sole_writer});
   }
   if (items.empty()) return {};
   const std::vector<Status> statuses = store_.put(items);

@@ -21,12 +21,6 @@ class BlockMemory {
   // This rank's bytes of a block, in payload order; always the same lengths.
   virtual std::vector<Fragment> fragments(BlockId block) = 0;
   virtual std::uint64_t block_bytes() const = 0;  // the sum of those lengths
-  // Whether sizeof(ValueHeader) bytes in front of the first fragment are the block's too, for a
-  // header (PutItem::header_room).
-  virtual bool has_header_room(BlockId block) const {
-    (void)block;
-    return false;
-  }
   // XXH3-64 of the block's bytes, if it is known without reading them.
   virtual std::optional<std::uint64_t> checksum(BlockId block) const {
     (void)block;

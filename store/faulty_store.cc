@@ -163,6 +163,10 @@ FaultyStore::CapturedPut FaultyStore::capture(const PutItem& item,
   if (truncated(rules)) {
     put.payload.resize(put.payload.size() / 2);
     put.header.payload_bytes = put.payload.size();
+    if ((put.header.flags & ValueHeader::kChecksummed) != 0) {
+      const Fragment half(put.payload);
+      set_checksum(put.header, checksum_of({&half, 1}));
+    }
   }
   if (!corrupted(rules) || put.payload.empty()) return put;
   if (put.checksum) {

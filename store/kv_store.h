@@ -36,9 +36,6 @@ struct PutItem {
   // Only this process writes the key, since its scope is unique to it: a backend need not
   // look whether somebody else is in the middle of it.
   bool sole_writer = false;
-  // sizeof(ValueHeader) bytes right in front of the payload's first fragment are the item's too:
-  // a backend may write the header there, so that the value lies in one piece.
-  bool header_room = false;
 };
 
 struct GetItem {

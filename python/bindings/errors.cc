@@ -31,7 +31,8 @@ Duration to_duration(double seconds) {
     raise({Code::kBadRequest, "timeout_s " + std::string(py::str(py::float_(seconds))) +
                                   ": takes more than 0 and at most 86400 seconds"});
   }
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+  // Up: the least time is not none at all.
+  return std::chrono::ceil<Duration>(std::chrono::duration<double>(seconds));
 }
 
 void bind_errors(py::module_& module) {

@@ -20,19 +20,13 @@ StagedMemory::StagedMemory(std::vector<Region> regions, std::size_t block_count,
     : regions_(std::move(regions)),
       block_count_(block_count),
       block_bytes_(sum_bytes(regions_)),
-      slot_bytes_(slot_bytes(block_bytes_)),
       slot_count_(slot_count),
-      slots_(std::make_shared_for_overwrite<std::uint8_t[]>(slot_count * slot_bytes_)),
+      slots_(std::make_shared_for_overwrite<std::uint8_t[]>(slot_count * block_bytes_)),
       checksums_(checksum ? slot_count : 0) {
   free_.reserve(slot_count);
   for (std::size_t i = slot_count; i > 0; --i) {
     free_.push_back(static_cast<BlockId>(block_count_ + i - 1));
   }
-}
-
-std::uint64_t StagedMemory::slot_bytes(std::uint64_t block_bytes) {
-  constexpr std::uint64_t kLine = 64;
-  return (sizeof(ValueHeader) + block_bytes + kLine - 1) / kLine * kLine;
 }
 
 bool StagedMemory::is_block(BlockId id) const {
@@ -70,11 +64,11 @@ std::optional<std::uint64_t> StagedMemory::checksum(BlockId id) const {
 void StagedMemory::release(BlockId slot) { free_.push_back(slot); }
 
 std::pair<std::shared_ptr<const void>, ByteView> StagedMemory::slots() const {
-  return {slots_, {slots_.get(), slot_count_ * slot_bytes_}};
+  return {slots_, {slots_.get(), slot_count_ * block_bytes_}};
 }
 
 MutableByteView StagedMemory::slot(BlockId id) {
-  return {slots_.get() + slot_index(id) * slot_bytes_ + sizeof(ValueHeader), block_bytes_};
+  return {slots_.get() + slot_index(id) * block_bytes_, block_bytes_};
 }
 
 }  // namespace newmoon

@@ -30,9 +30,6 @@ class StagedMemory final : public BlockMemory {
     std::size_t stride = 0;
     std::size_t bytes = 0;
   };
-  // What a slot of so large blocks takes: room for a value's header, and the block.
-  static std::uint64_t slot_bytes(std::uint64_t block_bytes);
-
   // The regions' memory must outlive this. Slots are allocated at once and touched when
   // they are used first. `checksum`: stage() computes that of each block while it copies,
   // which costs less than to read the slot once more when it is saved.
@@ -41,7 +38,6 @@ class StagedMemory final : public BlockMemory {
 
   std::uint64_t block_bytes() const override { return block_bytes_; }
   std::vector<Fragment> fragments(BlockId block) override;
-  bool has_header_room(BlockId id) const override { return !is_block(id); }
   // Of a slot: of what was staged.
   std::optional<std::uint64_t> checksum(BlockId id) const override;
 
@@ -62,7 +58,6 @@ class StagedMemory final : public BlockMemory {
   const std::vector<Region> regions_;
   const std::size_t block_count_;
   const std::uint64_t block_bytes_;
-  const std::uint64_t slot_bytes_;
   const std::size_t slot_count_;
   const std::shared_ptr<std::uint8_t[]> slots_;
   std::vector<std::uint64_t> checksums_;  // by slot; empty: not asked for

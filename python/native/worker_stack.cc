@@ -48,21 +48,20 @@ Status WorkerStack::open() {
 
   std::uint64_t block_bytes = 0;
   for (const StagedMemory::Region& region : options_.regions) block_bytes += region.bytes;
-  const std::uint64_t slots = options_.staging_bytes / StagedMemory::slot_bytes(block_bytes);
-  if (block_bytes == 0 || slots == 0) {
+  if (block_bytes == 0 || options_.staging_bytes < block_bytes) {
     return fail(Code::kBadRequest, "staging_bytes " + std::to_string(options_.staging_bytes) +
                                        " does not hold one block of " +
                                        std::to_string(block_bytes) + " bytes");
   }
   try {
-    memory_ =
-        std::make_unique<StagedMemory>(options_.regions, options_.block_count, slots, checksums());
+    memory_ = std::make_unique<StagedMemory>(options_.regions, options_.block_count,
+                                             options_.staging_bytes / block_bytes, checksums());
   } catch (const std::bad_alloc&) {
     return fail(Code::kUnavailable, "staging_bytes " + std::to_string(options_.staging_bytes) +
                                         ": this machine gives no such memory; ask for less");
   }
-  const auto [owner, staging] = memory_->slots();
-  store_->register_memory(owner, staging);
+  const auto [owner, slots] = memory_->slots();
+  store_->register_memory(owner, slots);
   return {};
 }
 

@@ -1,7 +1,5 @@
 #include "store/mooncake/lent_search.h"
 
-#include <cstring>
-
 namespace newmoon {
 namespace {
 
@@ -9,7 +7,8 @@ std::optional<GetValue> read_value(ByteView memory, const GetItem& item) {
   const std::uint64_t payload_bytes = total_bytes(item.payload);
   GetValue got;
   if (memory.size() != sizeof got.header + payload_bytes) return std::nullopt;
-  std::memcpy(&got.header, memory.data(), sizeof got.header);
+  const MutableByteView header{reinterpret_cast<std::uint8_t*>(&got.header), sizeof got.header};
+  if (!read_if_mapped(reinterpret_cast<std::uintptr_t>(memory.data()), header)) return std::nullopt;
   const bool checksummed = (got.header.flags & ValueHeader::kChecksummed) != 0;
   if (!checksummed || !names(got.header, item.key, payload_bytes)) return std::nullopt;
   got.payload_checksum = scatter(memory.subspan(sizeof got.header), item.payload, true);

@@ -2,8 +2,9 @@
 // instead of the two through staging memory, and never late, since no call of the wheel writes.
 //
 // Mooncake says at which address of its owner's a value lies. Another process may have lent the
-// same address, and a value may be evicted and written over while it is read; so nothing counts
-// as found but what proves to be the value, by its header and checksum.
+// same address, where this one has something else or nothing any more, and a value may be evicted
+// and written over while it is read. So the header is read with care (read_if_mapped()), and
+// nothing counts as found but what proves to be the value, by its header and checksum.
 #pragma once
 
 #include <optional>
@@ -18,7 +19,7 @@
 namespace newmoon {
 
 struct LentSearch {
-  // `lent` must stay mapped while read() runs.
+  // `lent`: where to look; what of it holds a value of the key must stay mapped while read() runs.
   LentSearch(std::size_t count, std::span<const AddressRange> lent)
       : keys(count), lent_(lent), replicas_(count) {}
 

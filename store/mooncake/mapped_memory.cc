@@ -1,8 +1,12 @@
 #include "store/mooncake/mapped_memory.h"
 
+#include <sys/uio.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <iterator>
 #include <string>
 
 namespace newmoon {
@@ -47,6 +51,13 @@ AddressRanges added_memory(const AddressRanges& before, const AddressRanges& aft
     add(at, range.end);
   }
   return added;
+}
+
+bool read_if_mapped(std::uintptr_t address, MutableByteView to) {
+  const iovec here{to.data(), to.size()};
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): the kernel looks whether it is one
+  const iovec there{reinterpret_cast<void*>(address), to.size()};
+  return process_vm_readv(getpid(), &here, 1, &there, 1, 0) == std::ssize(to);
 }
 
 bool contains(std::span<const AddressRange> ranges, ByteView memory) {

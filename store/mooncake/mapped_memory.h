@@ -27,6 +27,9 @@ AddressRanges writable_memory();
 AddressRanges added_memory(const AddressRanges& before, const AddressRanges& after,
                            std::uint64_t bytes_min);
 
+// Copies what lies at an address that may be mapped no more. False: nothing was copied.
+bool read_if_mapped(std::uintptr_t address, MutableByteView to);
+
 bool contains(std::span<const AddressRange> ranges, ByteView memory);
 
 }  // namespace newmoon

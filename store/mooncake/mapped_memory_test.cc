@@ -53,5 +53,13 @@ TEST(WritableMemory, AMappingAddsItself) {
   munmap(mapped, kBytes);
 }
 
+TEST(ReadIfMapped, CopiesOrSaysThatThereIsNothing) {
+  const Bytes here = {1, 2, 3};
+  Bytes to(3);
+  EXPECT_TRUE(read_if_mapped(reinterpret_cast<std::uintptr_t>(here.data()), to));
+  EXPECT_EQ(to, here);
+  EXPECT_FALSE(read_if_mapped(16, to));
+}
+
 }  // namespace
 }  // namespace newmoon

@@ -188,6 +188,9 @@ Status MooncakeStore::join(const MakeClient& make_client, const MooncakeConfig& 
       return;
     }
     joining->client = std::move(*client);
+    // One at a time, so that nobody takes for its own what another client maps meanwhile.
+    static Mutex joining_mutex;
+    const MutexLock lock(joining_mutex);
     const AddressRanges before = writable_memory();
     joining->status = to_status("setup", joining->client->setup(for_wheel));
     if (!joining->status) return;
@@ -416,12 +419,18 @@ Positions MooncakeStore::read_lent(Positions wanted, std::span<const GetItem> it
 
 // Runs `work` here and on workers that are free, until all have returned. It must not block.
 void MooncakeStore::share_out(std::uint64_t bytes, const std::function<void()>& work) {
+  struct Helpers {
+    ~Helpers() {
+      for (const auto& call : calls) call->cancel();  // whatever happens: `work` is the caller's
+    }
+    std::vector<std::shared_ptr<CallPool::Call>> calls;
+  };
   const std::size_t cores = std::max(1u, std::thread::hardware_concurrency());
   const std::size_t readers = std::min({kReadersAtOnce, cores, 1 + bytes / kReaderBytesMin});
-  std::vector<std::shared_ptr<CallPool::Call>> helpers;
-  for (std::size_t i = 1; i < readers; ++i) helpers.push_back(calls_.start(work));
+  Helpers helpers;
+  helpers.calls.reserve(readers);
+  for (std::size_t i = 1; i < readers; ++i) helpers.calls.push_back(calls_.start(work));
   work();
-  for (const auto& helper : helpers) helper->cancel();
 }
 
 // Through staging memory, so that a late call of the wheel writes into nobody's memory.
@@ -500,7 +509,10 @@ Result<std::size_t> MooncakeStore::hit_prefix(const ScopeId& scope, std::span<co
     if (!hits) return hits;
     const std::size_t seen = lookup->first + *hits;
     if (is_long) last_lookup_hit_ = seen * shards.size() >= kFirstLookupKeys;
-    if (*hits < lookup->count) return seen;
+    if (*hits < lookup->count) {
+      for (const auto& [unneeded, other] : under_way) (void)other->wait(clock_.now());
+      return seen;
+    }
     start_more();
   }
   return blocks.size();

@@ -2,11 +2,11 @@
 // by a master that all of them share. Needs the wheel, Python 3.11 and a master that runs
 // (store/mooncake/config.h, store/mooncake/plugin_loader.h).
 //
-// Any thread may call. Every call ends within the timeout: what blocks runs on workers, on
-// staging memory of the store's own, and a caller that has waited long enough gets
-// kDeadline while the call ends behind. A value goes through staging as one contiguous
-// buffer, header and payload; batches are cut into transfers that overlap. What lies in memory
-// that this process lends is read there (store/mooncake/lent_search.h).
+// Any thread may call. Every call ends within the timeout: what blocks runs on workers, and a
+// caller that has waited long enough gets kDeadline while the call ends behind. A value goes
+// through staging memory of the store's own as one contiguous buffer, header and payload, unless
+// a put finds its payload in registered memory or a get its value in memory that this process
+// lends (store/mooncake/lent_search.h). Batches are cut into transfers that overlap.
 //
 // Reads are not atomic with eviction: values carry checksums, and callers check them.
 // Not to be used after a fork.
@@ -112,7 +112,7 @@ class MooncakeStore final : public KvStore {
     std::vector<ByteView> registered NM_GUARDED_BY(mutex);
     const std::shared_ptr<MooncakeClient> client;
     const std::shared_ptr<StagingArena> arena;
-    // Where what this process lends is mapped until the client's end; empty: not known.
+    // Where the client mapped what it lends, with what lies beside it; empty: not known.
     const AddressRanges lent;
     RecentMap<ScopeId, std::string> descriptions NM_GUARDED_BY(mutex){4096};  // as given here
   };
@@ -161,7 +161,7 @@ class MooncakeStore final : public KvStore {
   std::atomic<std::uint64_t> refused_late_puts_{0};
   // From then on a sole writer's put is looked at too: the key may be half written by it.
   std::atomic<bool> had_failed_put_ = false;
-  std::atomic<bool> last_lookup_hit_ = false;  // of many keys, and more than its first few
+  std::atomic<bool> last_lookup_hit_ = false;  // of many keys, and at least its first few
   Mutex mutex_;
   std::map<std::pair<ScopeId, std::string>, std::string> holds_ NM_GUARDED_BY(mutex_);  // keys
   CallPool purger_;

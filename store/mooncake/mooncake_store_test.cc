@@ -268,25 +268,6 @@ TEST_F(RegisteredMemoryTest, WhatChangesUnderALatePutFailsItsChecksum) {
   EXPECT_EQ(code_of(check_one(store(), key_of(1, 1))), Code::kCorrupt);
 }
 
-TEST_F(RegisteredMemoryTest, WithRoomForItsHeaderAValueIsOnePiece) {
-  const auto room = std::make_shared<Bytes>(sizeof(ValueHeader) + memory_->size());
-  std::memcpy(room->data() + sizeof(ValueHeader), memory_->data(), memory_->size());
-  store().register_memory(room, *room);
-  const ConstFragment payload = ByteView(*room).subspan(sizeof(ValueHeader));
-  const Key key = key_of(1, 1);
-  PutItem item{key, make_header(key, test_layout(), payload.size()), {&payload, 1}};
-  item.header_room = true;
-  ASSERT_TRUE(store().put({&item, 1}).at(0));
-  {
-    MutexLock lock(fake_.mutex);
-    const MooncakeValue& pieces = fake_.pieces.at(key.to_string());
-    ASSERT_EQ(pieces.size(), 1u);
-    EXPECT_EQ(pieces[0].data, room->data());
-    EXPECT_EQ(pieces[0].bytes, room->size());
-  }
-  EXPECT_TRUE(check_one(store(), key));
-}
-
 // --- memory that this process lends ------------------------------------------------
 
 class LentMemoryTest : public MooncakeStoreTest {
@@ -372,12 +353,23 @@ TEST_F(LentMemoryTest, WhatDoesNotProveToBeTheValueComesByTheWheel) {
 }
 
 TEST_F(LentMemoryTest, AWheelThatDoesNotSayWhereIsAskedForTheValue) {
-  place(1, 4096);
+  fake_.set_code("get", 0);
+  ASSERT_TRUE(put_one(store(), key_of(1, 1)));
   {
     MutexLock lock(fake_.mutex);
-    fake_.raises = "mooncake batch_get_replica_desc: TypeError: no";
+    fake_.location_error = "mooncake batch_get_replica_desc: TypeError: no";
   }
-  EXPECT_EQ(code_of(check_one(store(), key_of(1, 1))), Code::kInternal);
+  EXPECT_TRUE(check_one(store(), key_of(1, 1)));
+  MutexLock lock(fake_.mutex);
+  EXPECT_EQ(fake_.located, 1);
+}
+
+TEST_F(LentMemoryTest, AnAddressThatIsMappedNoMoreIsNotReadThere) {
+  const MutableByteView value = place(1, 32 << 20);
+  const auto page = reinterpret_cast<std::uintptr_t>(value.data()) & ~std::uintptr_t{4095};
+  // NOLINTNEXTLINE(performance-no-int-to-ptr)
+  ASSERT_EQ(munmap(reinterpret_cast<void*>(page), 4096), 0);
+  EXPECT_EQ(code_of(check_one(store(), key_of(1, 1))), Code::kUnavailable);
 }
 
 TEST_F(LentMemoryTest, AMasterThatHangsIsADeadline) {

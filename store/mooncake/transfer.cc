@@ -73,7 +73,7 @@ Transfer::Transfer(Positions positions_of_items, std::span<const ValueRoom> room
 void Transfer::stage(std::size_t index, const PutItem& item, bool look) {
   keys.add(item.key);
   looks_.push_back(look);
-  auto* to = static_cast<std::uint8_t*>(staged_[index].data);
+  auto* const to = static_cast<std::uint8_t*>(staged_[index].data);
   MooncakeValue& value = values_.emplace_back(1, staged_[index]);
   ValueHeader header = item.header;
   const bool in_place = staged_[index].bytes < sizeof header + header.payload_bytes;
@@ -83,11 +83,6 @@ void Transfer::stage(std::size_t index, const PutItem& item, bool look) {
     for (const ConstFragment& fragment : item.payload) {
       // The wheel only reads, but asks for what it could write to.
       value.push_back({const_cast<std::uint8_t*>(fragment.data()), fragment.size()});
-    }
-    if (item.header_room) {
-      value.erase(value.begin());
-      to = static_cast<std::uint8_t*>(value.front().data) - sizeof header;
-      value.front() = {to, sizeof header + value.front().bytes};
     }
   } else {
     checksum = gather(item.payload, {to + sizeof header, header.payload_bytes}, item.checksum);

@@ -1,6 +1,6 @@
 // A batch of values on its way to or from Mooncake, through staging memory; a put's payload
 // may also lie where Mooncake can read it (KvStore::register_memory). It belongs to the call
-// that moves it, which may outlast the caller's patience: nothing else in it is the caller's.
+// that moves it, which may outlast the caller's patience: nothing else is the caller's.
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,7 @@ class Options:
     store_bytes: int = 4 << 30
     # A call to a store in another process ends within it.
     store_timeout_s: float = 1.0
-    # A load begins no call to the store after it, its wait behind other loads included; what is
+    # A load asks the store for nothing after it, its wait behind other loads included; what is
     # missing is computed. Enough for ten calls that just do not time out; a store that needs more
     # is in trouble, and computing is the better bet.
     load_timeout_s: float = 10.0

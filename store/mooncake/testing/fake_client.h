@@ -44,9 +44,10 @@ struct FakeMooncake {
   std::string raises NM_GUARDED_BY(mutex);  // an exception's text; "": none
   bool held NM_GUARDED_BY(mutex) = false;   // calls wait before they do anything
   int waiting NM_GUARDED_BY(mutex) = 0;
-  int looks NM_GUARDED_BY(mutex) = 0;    // calls of batch_is_exist
-  int located NM_GUARDED_BY(mutex) = 0;  // calls of batch_get_replica_desc
-  int passes NM_GUARDED_BY(mutex) = 0;   // of remove_by_regex
+  int looks NM_GUARDED_BY(mutex) = 0;               // calls of batch_is_exist
+  std::string location_error NM_GUARDED_BY(mutex);  // of batch_get_replica_desc; "": none
+  int located NM_GUARDED_BY(mutex) = 0;             // calls of batch_get_replica_desc
+  int passes NM_GUARDED_BY(mutex) = 0;              // of remove_by_regex
   bool closed NM_GUARDED_BY(mutex) = false;
 
   void set_code(const std::string& call, std::int64_t code) {
@@ -123,6 +124,7 @@ class FakeMooncakeClient final : public MooncakeClient {
     MutexLock lock(fake_.mutex);
     wait_while_held();
     ++fake_.located;
+    if (!fake_.location_error.empty()) return fail(Code::kInternal, fake_.location_error);
     for (std::size_t i = 0; i < keys.size(); ++i) {
       const auto found = fake_.replicas.find(keys[i]);
       if (found != fake_.replicas.end()) replicas[i] = found->second;
