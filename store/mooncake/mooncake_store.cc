@@ -191,10 +191,11 @@ Status MooncakeStore::join(const MakeClient& make_client, const MooncakeConfig& 
     // One at a time, so that nobody takes for its own what another client maps meanwhile.
     static Mutex joining_mutex;
     const MutexLock lock(joining_mutex);
-    const AddressRanges before = writable_memory();
+    const bool lends = for_wheel.global_segment_bytes > 0;
+    const AddressRanges before = lends ? writable_memory() : AddressRanges();
     joining->status = to_status("setup", joining->client->setup(for_wheel));
     if (!joining->status) return;
-    if (for_wheel.global_segment_bytes > 0) {
+    if (lends) {
       joining->lent = added_memory(before, writable_memory(), for_wheel.global_segment_bytes);
     }
     joining->status = to_status("register_buffer",

@@ -43,6 +43,16 @@ class MooncakeStoreTest : public ::testing::Test {
   }
   // The next call that blocks in the wheel makes its caller wait no longer than that.
   void impatient() { options_.timeout = milliseconds(30); }
+  // Where a get was to put its bytes that ended at its deadline: the wheel hangs from now on.
+  TestBlock get_while_the_wheel_hangs() {
+    store_.reset();
+    impatient();
+    store();
+    fake_.hold();
+    TestBlock into(100, 12345);
+    EXPECT_EQ(code_of(get_one(*store_, key_of(1, 1), into)), Code::kDeadline);
+    return into;
+  }
 
   SystemClock clock_;
   MooncakeConfig config_;
@@ -374,12 +384,7 @@ TEST_F(LentMemoryTest, AnAddressThatIsMappedNoMoreIsNotReadThere) {
 
 TEST_F(LentMemoryTest, AMasterThatHangsIsADeadline) {
   place(1, 4096);
-  store_.reset();
-  impatient();
-  store();
-  fake_.hold();
-  TestBlock into(100, 12345);
-  EXPECT_EQ(code_of(get_one(*store_, key_of(1, 1), into)), Code::kDeadline);
+  const TestBlock into = get_while_the_wheel_hangs();
   EXPECT_EQ(into.bytes(), TestBlock(100, 12345).bytes());
 }
 
@@ -394,12 +399,7 @@ TEST_F(MooncakeStoreTest, WhoLendsNothingIsNotAskedWhereValuesLie) {
 
 TEST_F(MooncakeStoreTest, ALateReadWritesIntoNobodysMemory) {
   ASSERT_TRUE(put_one(store(), key_of(1, 1)));
-  store_.reset();
-  impatient();
-  store();
-  fake_.hold();
-  TestBlock into(100, 12345);
-  EXPECT_EQ(code_of(get_one(*store_, key_of(1, 1), into)), Code::kDeadline);
+  const TestBlock into = get_while_the_wheel_hangs();
   fake_.let_go();
   store_.reset();  // the call has ended
   EXPECT_EQ(into.bytes(), TestBlock(100, 12345).bytes());
