@@ -27,7 +27,7 @@ bool is_drop(const Error& error) {
 StoreWorker::StoreWorker(Options options, KvStore& store, BlockMemory& memory, const Clock& clock,
                          Executor& send, Executor& receive)
     : options_(std::move(options)),
-      checksum_(options_.checksum || !store.reads_are_atomic()),
+      checksum_(uses_checksums(options_.checksum, store)),
       store_(store),
       memory_(memory),
       clock_(clock),

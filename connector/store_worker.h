@@ -52,6 +52,11 @@ class StoreWorker final : public LookupBackend {
     std::size_t stripe_count = 1;
   };
 
+  // Rule SELF: values go without checksums only if none are `asked` for and reads are atomic.
+  static bool uses_checksums(bool asked, const KvStore& store) {
+    return asked || !store.reads_are_atomic();
+  }
+
   // `send` and `receive` run the saves and the loads. All references must outlive
   // the worker; close() first, then destroy the executors, then the worker.
   StoreWorker(Options options, KvStore& store, BlockMemory& memory, const Clock& clock,

@@ -53,9 +53,10 @@ Status WorkerStack::open() {
                                        " does not hold one block of " +
                                        std::to_string(block_bytes) + " bytes");
   }
+  const bool with_checksums = StoreWorker::uses_checksums(options_.checksum, *store_);
   try {
     memory_ = std::make_unique<StagedMemory>(options_.regions, options_.block_count,
-                                             options_.staging_bytes / block_bytes, checksums());
+                                             options_.staging_bytes / block_bytes, with_checksums);
   } catch (const std::bad_alloc&) {
     return fail(Code::kUnavailable, "staging_bytes " + std::to_string(options_.staging_bytes) +
                                         ": this machine gives no such memory; ask for less");
@@ -92,14 +93,12 @@ Status WorkerStack::serve() {
   return {};
 }
 
-bool WorkerStack::checksums() const { return options_.checksum || !store_->reads_are_atomic(); }
-
 StoreWorker::Options WorkerStack::worker_options() const {
   StoreWorker::Options worker;
   worker.rank = options_.rank;
   worker.shard = shard_of(options_.rank);
   worker.layout = layout_id(options_.layout);
-  worker.checksum = checksums();
+  worker.checksum = options_.checksum;
   worker.sole_writer = options_.sole_writer;
   worker.load_timeout = options_.load_timeout;
   // A store in this process holds this rank's shard alone. The others save the same blocks,

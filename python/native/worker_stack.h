@@ -52,7 +52,6 @@ class WorkerStack {
   Status open();
   Status serve();
   void hold_scopes();
-  bool checksums() const;  // rule SELF
   StoreWorker::Options worker_options() const;
 
   const Options options_;
