@@ -4,6 +4,7 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <random>
 #include <utility>
 
 #include "cli/bench_fill.h"
@@ -18,7 +19,9 @@ namespace {
 constexpr int kRuns = 21;
 constexpr std::uint64_t kLentBytes = std::uint64_t{2} << 30;
 constexpr std::uint64_t kBufferBytes = std::uint64_t{512} << 20;
-constexpr std::size_t kRunBytes = std::size_t{128} << 20;  // what a side moves a run
+// What a side moves a run, each value from and to memory of its own: blocks of a KV cache lie
+// in far more memory than a processor's caches hold.
+constexpr std::size_t kRunBytes = std::size_t{128} << 20;
 constexpr int kLookupSamples = 100;
 constexpr int kResets = 200;
 // Nothing is to fail by its deadline while it is measured.
@@ -49,6 +52,7 @@ enum class Side : std::uint8_t {
 };
 constexpr std::array kSides = {Side::kOurs, Side::kWheel, Side::kOursShared, Side::kOursHashed,
                                Side::kOursCopied};
+constexpr std::array kGetSides = {Side::kOurs, Side::kWheel};
 
 struct Memory {
   MutableByteView known;
@@ -67,27 +71,23 @@ class TransferBench {
         bytes_(value_bytes),
         batch_(batch),
         calls_(std::max<std::size_t>(1, kRunBytes / (value_bytes * batch))) {
-    for (std::size_t i = 0; i < batch_; ++i) {
+    for (std::size_t i = 0; i < calls_ * batch_; ++i) {
       const ConstFragment payload = value(i);
       checksums_.push_back(checksum_of({&payload, 1}));
     }
   }
 
   Result<std::vector<MooncakeTransferRow>> run() {
-    std::map<Side, std::vector<double>> puts;
-    std::map<Side, std::vector<double>> gets;
-    for (int run = -1; run < kRuns; ++run) {  // the first one touches the store's memory
-      std::array sides = kSides;
-      if (run % 2 != 0) std::ranges::reverse(sides);  // nobody is always the first
-      for (const Side side : sides) {
-        const Result<double> put = time([&](std::size_t call) { return this->put(side, call); });
-        if (!put) return std::unexpected(put.error());
-        const Result<double> get = time([&](std::size_t call) { return this->get(side, call); });
-        if (!get) return std::unexpected(get.error());
+    Speeds puts;
+    Speeds gets;
+    for (int run = -1; run < kRuns; ++run) {
+      if (run == 0) puts.clear(), gets.clear();  // the first one touches the store's memory
+      const Status put = time(puts, kSides, &TransferBench::put);
+      if (!put) return std::unexpected(put.error());
+      const Status got = time(gets, kGetSides, &TransferBench::get);
+      if (!got) return std::unexpected(got.error());
+      for (const Side side : kSides) {
         if (const Status gone = remove(side); !gone) return std::unexpected(gone.error());
-        if (run < 0) continue;
-        puts[side].push_back(*put);
-        gets[side].push_back(*get);
       }
     }
     const std::vector<double>& wheels_puts = puts[Side::kWheel];
@@ -99,6 +99,8 @@ class TransferBench {
   }
 
  private:
+  using Speeds = std::map<Side, std::vector<double>>;  // GB/s, of each run
+
   // The ratio is the median of the runs' own, since the machine's speed drifts.
   MooncakeTransferRow row(std::string op, const std::vector<double>& ours,
                           const std::vector<double>& wheels) const {
@@ -107,16 +109,31 @@ class TransferBench {
     return {bytes_, batch_, std::move(op), median(ours), median(wheels), median(ratios)};
   }
 
-  template <class Call>
-  Result<double> time(const Call& call) {
-    const Time start = clock_.now();
-    for (std::size_t i = 0; i < calls_; ++i) {
-      if (const Status done = call(i); !done) return std::unexpected(done.error());
+  // Adds each side's GB/s. They take turns call by call, since the machine's speed drifts, and
+  // in any order, since what one does shows in the next one's time.
+  Status time(Speeds& speeds, std::span<const Side> sides,
+              Status (TransferBench::*transfer)(Side, std::size_t)) {
+    std::vector<Side> order(sides.begin(), sides.end());
+    std::map<Side, Duration> taken;
+    for (std::size_t call = 0; call < calls_; ++call) {
+      std::ranges::shuffle(order, random_);
+      for (const Side side : order) {
+        const Time start = clock_.now();
+        if (const Status done = (this->*transfer)(side, call); !done) return done;
+        taken[side] += clock_.now() - start;
+      }
     }
-    const auto taken = static_cast<double>((clock_.now() - start).count());
-    return static_cast<double>(calls_ * batch_ * bytes_) / taken;
+    const auto bytes = static_cast<double>(calls_ * batch_ * bytes_);
+    for (const auto& [side, time] : taken) {
+      speeds[side].push_back(bytes / static_cast<double>(time.count()));
+    }
+    return {};
   }
 
+  // Of the memory, so that nobody has in the caches what another has just used.
+  std::size_t slot(Side side, std::size_t call, std::size_t i) const {
+    return (call + static_cast<std::size_t>(side)) % calls_ * batch_ + i;
+  }
   MutableByteView value(std::size_t i, bool known = true) const {
     return {(known ? memory_.known : memory_.unknown).data() + i * bytes_, bytes_};
   }
@@ -134,13 +151,13 @@ class TransferBench {
     std::vector<ConstFragment> payloads;
     std::vector<PutItem> items;
     for (std::size_t i = 0; i < batch_; ++i) {
-      payloads.emplace_back(value(i, side != Side::kOursCopied));
+      payloads.emplace_back(value(slot(side, call, i), side != Side::kOursCopied));
     }
     const bool known = side == Side::kOurs || side == Side::kOursShared;
     for (std::size_t i = 0; i < batch_; ++i) {
       const Key key = this->key(side, call, i);
       ValueHeader header = make_header(key, {}, bytes_);
-      if (known) set_checksum(header, checksums_[i]);
+      if (known) set_checksum(header, checksums_[slot(side, call, i)]);
       items.push_back({key, header, std::span(&payloads[i], 1), /*checksum=*/!known,
                        /*sole_writer=*/side != Side::kOursShared});
     }
@@ -154,7 +171,7 @@ class TransferBench {
     if (side == Side::kWheel) return wheel(&MooncakeClient::batch_get_into, "get", call);
     std::vector<Fragment> payloads;
     std::vector<GetItem> items;
-    for (std::size_t i = 0; i < batch_; ++i) payloads.emplace_back(value(i));
+    for (std::size_t i = 0; i < batch_; ++i) payloads.emplace_back(value(slot(side, call, i)));
     for (std::size_t i = 0; i < batch_; ++i) {
       items.push_back({key(side, call, i), std::span(&payloads[i], 1)});
     }
@@ -174,7 +191,7 @@ class TransferBench {
     const KeyTexts keys = texts(Side::kWheel, call);
     std::vector<Value> values;
     for (std::size_t i = 0; i < batch_; ++i) {
-      const MooncakeBuffer buffer{value(i).data(), bytes_};
+      const MooncakeBuffer buffer{value(slot(Side::kWheel, call, i)).data(), bytes_};
       values.push_back(Value{buffer});
     }
     std::vector<std::int64_t> codes(batch_);
@@ -199,6 +216,7 @@ class TransferBench {
   const std::size_t bytes_;
   const std::size_t batch_;
   const std::size_t calls_;
+  std::mt19937 random_{1};
   std::vector<std::uint64_t> checksums_;
 };
 
@@ -229,7 +247,8 @@ Result<std::unique_ptr<MooncakeBench>> MooncakeBench::open(const std::string& ur
 
 Result<std::vector<MooncakeTransferRow>> MooncakeBench::transfers(
     std::span<const std::size_t> value_bytes, std::span<const std::size_t> batches) {
-  const std::size_t bytes = std::ranges::max(value_bytes) * std::ranges::max(batches);
+  const std::size_t bytes =
+      std::max(kRunBytes, std::ranges::max(value_bytes) * std::ranges::max(batches));
   const auto known = std::make_shared<Bytes>(bytes, 1);
   store_->register_memory(known, *known);
   Bytes unknown(bytes, 1);

@@ -31,10 +31,12 @@ StoreWorker::StoreWorker(Options options, KvStore& store, BlockMemory& memory, c
       store_(store),
       memory_(memory),
       clock_(clock),
-      saves_(send, options_.send_jobs_max, options_.drains_max,
-             [this](const SaveJob& job) { run_save(job); }),
+      saves_(
+          send, options_.send_jobs_max, options_.drains_max,
+          [this](std::span<const SaveJob> jobs) { run_saves(jobs); },
+          [](const SaveJob& job) { return job.blocks.size(); }, options_.batch_blocks_max),
       loads_(receive, options_.receive_jobs_max, options_.drains_max,
-             [this](const TimedLoad& job) { run_load(job); }) {}
+             [this](std::span<const TimedLoad> jobs) { run_load(jobs.front()); }) {}
 
 // --- forward thread ---
 
@@ -157,58 +159,83 @@ RankStats StoreWorker::rank_stats() {
 
 // --- saves ---
 
-// Whatever happens in it, a job is reported.
-void StoreWorker::run_save(const SaveJob& job) {
-  const Result<SaveOutcome> outcome =
-      contain([&]() -> Result<SaveOutcome> { return put_blocks(job); });
-  if (!outcome) count_failure(outcome.error());
-  report_save(job, outcome.value_or(SaveOutcome::kFailed));
-}
-
-SaveOutcome StoreWorker::put_blocks(const SaveJob& job) {
-  const std::span<const BlockRef> blocks(job.blocks);
-  for (std::size_t at = 0; at < blocks.size(); at += options_.batch_blocks_max) {
-    // Rule FLOOR, at execution. A fence during the put is harmless: the blocks are
-    // pinned (rule PIN), so what arrives late is what the key promises.
-    if (!admit(job.epoch)) return SaveOutcome::kDropped;
-    const std::size_t size = std::min(options_.batch_blocks_max, blocks.size() - at);
-    const Status put = put_batch(job, blocks.subspan(at, size));
-    if (put) continue;
-    if (is_drop(put.error())) {
-      count(&StoreWorkerStats::dropped_saves);
-      return SaveOutcome::kDropped;
-    }
-    count_failure(put.error());
-    return SaveOutcome::kFailed;
+// Whatever happens in it, every job is reported. Blocks of one that is not reported as stored
+// may have been: without the one that is missing they are never part of a hit.
+void StoreWorker::run_saves(std::span<const SaveJob> jobs) {
+  std::vector<SaveOutcome> outcomes;
+  const Status ran = contain([&] {
+    outcomes.assign(jobs.size(), SaveOutcome::kStored);
+    put_blocks(jobs, outcomes);
+  });
+  if (!ran) {
+    count_failure(ran.error());
+    std::ranges::replace(outcomes, SaveOutcome::kStored, SaveOutcome::kFailed);
   }
-  return SaveOutcome::kStored;
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    report_save(jobs[i], i < outcomes.size() ? outcomes[i] : SaveOutcome::kFailed);
+  }
 }
 
-// The first error, if any. Blocks behind it may have been stored; without the one that
-// is missing they are never part of a hit.
-Status StoreWorker::put_batch(const SaveJob& job, std::span<const BlockRef> blocks) {
+void StoreWorker::put_blocks(std::span<const SaveJob> jobs, std::vector<SaveOutcome>& outcomes) {
+  std::vector<JobBlock> batch;
+  for (std::size_t job = 0; job < jobs.size(); ++job) {
+    if (!admit(jobs[job].epoch)) outcomes[job] = SaveOutcome::kDropped;
+    for (const BlockRef& block : jobs[job].blocks) {
+      if (!owns(block.hash)) continue;
+      batch.push_back({job, block});
+      if (batch.size() < options_.batch_blocks_max) continue;
+      put_batch(jobs, batch, outcomes);
+      batch.clear();
+    }
+  }
+  put_batch(jobs, batch, outcomes);
+}
+
+void StoreWorker::put_batch(std::span<const SaveJob> jobs, std::span<const JobBlock> blocks,
+                            std::vector<SaveOutcome>& outcomes) {
   std::vector<std::vector<ConstFragment>> payloads;
   payloads.reserve(blocks.size());
   std::vector<PutItem> items;
-  items.reserve(blocks.size());
-  for (const BlockRef& block : blocks) {
-    if (!owns(block.hash)) continue;
+  std::vector<std::size_t> jobs_of_items;
+  for (const auto& [job, block] : blocks) {
+    if (outcomes[job] != SaveOutcome::kStored) continue;
+    // Rule FLOOR, at execution. A fence during the put is harmless: the blocks are
+    // pinned (rule PIN), so what arrives late is what the key promises.
+    if (!admit(jobs[job].epoch)) {
+      outcomes[job] = SaveOutcome::kDropped;
+      continue;
+    }
     const std::vector<Fragment> fragments = memory_.fragments(block.block);
     const auto& payload = payloads.emplace_back(fragments.begin(), fragments.end());
-    const Key key = key_of(job.scope, block.hash);
+    const Key key = key_of(jobs[job].scope, block.hash);
     ValueHeader header = make_header(key, options_.layout, memory_.block_bytes());
     const auto known = checksum_ ? memory_.checksum(block.block) : std::nullopt;
     if (known) set_checksum(header, *known);
     items.push_back({key, header, payload, checksum_ && !known, options_.sole_writer});
+    jobs_of_items.push_back(job);
   }
-  if (items.empty()) return {};
+  if (items.empty()) return;
   const std::vector<Status> statuses = store_.put(items);
-  count(&StoreWorkerStats::saved_blocks,
-        static_cast<std::uint64_t>(std::ranges::count_if(statuses, &Status::has_value)));
-  const auto failed = std::ranges::find_if_not(statuses, &Status::has_value);
-  if (failed != statuses.end()) return *failed;
-  if (statuses.size() != items.size()) return fail(Code::kInternal, "store skipped items of a put");
-  return {};
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const Status put =
+        i < statuses.size() ? statuses[i] : fail(Code::kInternal, "store skipped items of a put");
+    SaveOutcome& outcome = outcomes[jobs_of_items[i]];
+    if (put) {
+      count(&StoreWorkerStats::saved_blocks);
+    } else if (outcome == SaveOutcome::kStored) {
+      outcome = outcome_of(put.error());
+    }
+  }
+}
+
+// Counts it, once a job.
+SaveOutcome StoreWorker::outcome_of(const Error& error) {
+  if (is_drop(error)) {
+    count(&StoreWorkerStats::dropped_saves);
+    return SaveOutcome::kDropped;
+  }
+  count_failure(error);
+  return SaveOutcome::kFailed;
 }
 
 // --- loads ---

@@ -38,7 +38,7 @@ class StoreWorker final : public LookupBackend {
     std::size_t send_jobs_max = 256;     // queued; more are dropped and reported
     std::size_t receive_jobs_max = 256;  // queued; more are reported as failed
     std::size_t drains_max = 64;         // that wait for jobs to end; more are answered kBusy
-    std::size_t batch_blocks_max = 64;   // blocks a store call
+    std::size_t batch_blocks_max = 64;   // blocks a store call; several saves may share a put
     // Of a load, from start_load_kv() on. What has not been asked of the store by then is
     // reported as failed; the call under way ends as the store sees fit. 0: none.
     Duration load_timeout{0};
@@ -106,9 +106,17 @@ class StoreWorker final : public LookupBackend {
     std::set<ScopeId> scopes;
   };
 
-  void run_save(const SaveJob& job);
-  SaveOutcome put_blocks(const SaveJob& job);
-  Status put_batch(const SaveJob& job, std::span<const BlockRef> blocks);
+  // One block of a job among those that run together.
+  struct JobBlock {
+    std::size_t job;
+    BlockRef block;
+  };
+
+  void run_saves(std::span<const SaveJob> jobs);
+  void put_blocks(std::span<const SaveJob> jobs, std::vector<SaveOutcome>& outcomes);
+  void put_batch(std::span<const SaveJob> jobs, std::span<const JobBlock> blocks,
+                 std::vector<SaveOutcome>& outcomes);
+  SaveOutcome outcome_of(const Error& error);
   void run_load(const TimedLoad& job);
   std::size_t get_blocks(const TimedLoad& job);
   std::size_t get_batch(const LoadJob& job, std::span<const BlockRef> blocks);

@@ -41,6 +41,30 @@ TEST_F(StoreWorkerTest, PutsInBatches) {
   EXPECT_THAT(store_.put_sizes, ElementsAre(2, 2, 1));
 }
 
+TEST_F(StoreWorkerTest, QueuedSavesShareAPut) {
+  for (const BlockId block : {1, 2, 3}) {
+    worker_->wait_for_save(step_with(save_job(static_cast<std::uint64_t>(block), 1, {block})));
+  }
+  send_.run_all();
+  EXPECT_THAT(store_.put_sizes, ElementsAre(2, 1));
+  EXPECT_THAT(worker_->get_finished().saves, SizeIs(3));
+  EXPECT_EQ(worker_->stats().saved_blocks, 3u);
+}
+
+TEST_F(StoreWorkerTest, ABlockThatFailsFailsItsOwnSaveOnly) {
+  store_.put_error = Error{Code::kUnavailable, "gone"};
+  store_.put_error_block = test_hash(2);
+  for (const BlockId block : {1, 2}) {
+    worker_->wait_for_save(step_with(save_job(static_cast<std::uint64_t>(block), 1, {block})));
+  }
+  send_.run_all();
+  EXPECT_THAT(store_.put_sizes, ElementsAre(2));
+  const WorkerReport report = worker_->get_finished();
+  EXPECT_EQ(report.saves.at(0).outcome, SaveOutcome::kStored);
+  EXPECT_EQ(report.saves.at(1).outcome, SaveOutcome::kFailed);
+  EXPECT_EQ(worker_->stats().saved_blocks, 1u);
+}
+
 TEST_F(StoreWorkerTest, AMissingBlockFailsTheRestOfItsLoad) {
   preload({1, 3, 4});
   const WorkerReport report = load(load_job(8, 1, {1, 2, 3, 4}));
@@ -290,7 +314,7 @@ TEST_F(StoreWorkerTest, AJobWithoutMemoryFailsAndTheNextOneRuns) {
     if (std::exchange(out_of_memory, false)) throw std::bad_alloc();
   };
   store_.before_put = run_out;
-  worker_->wait_for_save(step_with(save_job(7, 1, {2})));
+  worker_->wait_for_save(step_with(save_job(7, 1, {2, 4})));
   worker_->wait_for_save(step_with(save_job(8, 1, {3})));
   send_.run_all();
   const WorkerReport saved = worker_->get_finished();

@@ -1,4 +1,5 @@
-// TransferQueue: a bounded queue of jobs that run one after the other on an executor.
+// TransferQueue: a bounded queue of jobs that run in their order on an executor, one at a
+// time or, where a store call costs more than its bytes, some together.
 // Queued jobs can be taken back; a mark tells when all that was queued before it ended.
 // Marks are bounded too: peers ask for them, and behind a job that is stuck they pile up.
 #pragma once
@@ -8,10 +9,12 @@
 #include <deque>
 #include <functional>
 #include <optional>
+#include <span>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "base/contain.h"
 #include "base/executor.h"
 #include "base/thread_annotations.h"
 
@@ -23,9 +26,19 @@ namespace newmoon {
 template <class Job>
 class TransferQueue {
  public:
-  TransferQueue(Executor& executor, std::size_t jobs_max, std::size_t marks_max,
-                std::function<void(const Job&)> run)
-      : executor_(executor), jobs_max_(jobs_max), marks_max_(marks_max), run_(std::move(run)) {}
+  using Run = std::function<void(std::span<const Job> jobs)>;  // at least one
+  using Weight = std::function<std::size_t(const Job&)>;
+
+  // Jobs that follow each other run together while their weights sum up to `together_max` at
+  // most; without a `weight` each runs alone.
+  TransferQueue(Executor& executor, std::size_t jobs_max, std::size_t marks_max, Run run,
+                Weight weight = nullptr, std::size_t together_max = 0)
+      : executor_(executor),
+        jobs_max_(jobs_max),
+        marks_max_(marks_max),
+        run_(std::move(run)),
+        weight_(std::move(weight)),
+        together_max_(together_max) {}
 
   // Hands the job back if `jobs_max` are queued or the queue is closed.
   std::optional<Job> push(Job job) {
@@ -51,13 +64,13 @@ class TransferQueue {
     return true;
   }
 
-  // Jobs that are queued, without the running one.
+  // Jobs that are queued, without those running.
   std::size_t size() const {
     MutexLock lock(mutex_);
     return jobs_;
   }
 
-  // Takes back the queued jobs that `wanted` says; the running one is not among them.
+  // Takes back the queued jobs that `wanted` says; those running are not among them.
   std::vector<Job> take_if(const std::function<bool(const Job&)>& wanted) {
     MutexLock lock(mutex_);
     std::vector<Job> taken;
@@ -99,13 +112,14 @@ class TransferQueue {
   }
 
   void run_one() {
-    if (std::optional<Item> item = pop()) {
-      if (const Job* job = std::get_if<Job>(&*item)) {
-        run_(*job);
-      } else {
-        std::get<Mark> (*item)();
+    // Memory may run out when jobs are taken; they stay queued then.
+    (void)contain([this] {
+      if (const std::vector<Job> jobs = pop_jobs(); !jobs.empty()) {
+        run_(jobs);
+      } else if (const Mark reached = pop_mark()) {
+        reached();
       }
-    }
+    });
     {
       MutexLock lock(mutex_);
       posted_ = false;
@@ -113,19 +127,48 @@ class TransferQueue {
     pump();
   }
 
-  std::optional<Item> pop() {
+  // Those at the head that run together; none if a mark is there.
+  std::vector<Job> pop_jobs() {
     MutexLock lock(mutex_);
-    if (items_.empty()) return std::nullopt;
-    std::optional<Item> item(std::move(items_.front()));
+    std::vector<Job> jobs;
+    const std::size_t count = count_together();
+    jobs.reserve(count);
+    for (std::size_t left = count; left > 0; --left) {
+      jobs.push_back(std::move(std::get<Job>(items_.front())));
+      items_.pop_front();
+      --jobs_;
+    }
+    return jobs;
+  }
+
+  std::size_t count_together() const NM_REQUIRES(mutex_) {
+    std::size_t count = 0;
+    std::size_t weight = 0;
+    for (const Item& item : items_) {
+      const Job* const job = std::get_if<Job>(&item);
+      if (job == nullptr) break;
+      weight += weight_ ? weight_(*job) : 1;
+      if (count > 0 && weight > together_max_) break;
+      ++count;
+    }
+    return count;
+  }
+
+  // nullptr: no mark is at the head.
+  Mark pop_mark() {
+    MutexLock lock(mutex_);
+    if (items_.empty() || !std::holds_alternative<Mark>(items_.front())) return nullptr;
+    Mark mark = std::move(std::get<Mark>(items_.front()));
     items_.pop_front();
-    if (std::holds_alternative<Job>(*item)) --jobs_;
-    return item;
+    return mark;
   }
 
   Executor& executor_;
   const std::size_t jobs_max_;
   const std::size_t marks_max_;
-  const std::function<void(const Job&)> run_;
+  const Run run_;
+  const Weight weight_;
+  const std::size_t together_max_;
 
   mutable Mutex mutex_;
   std::deque<Item> items_ NM_GUARDED_BY(mutex_);

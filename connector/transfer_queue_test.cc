@@ -17,7 +17,13 @@ class TransferQueueTest : public ::testing::Test {
   ManualExecutor executor_;
   std::vector<std::string> log_;
   TransferQueue<int> queue_{executor_, 3, 10,
-                            [this](int job) { log_.push_back(std::to_string(job)); }};
+                            [this](std::span<const int> jobs) { log_.push_back(text_of(jobs)); }};
+
+  static std::string text_of(std::span<const int> jobs) {
+    std::string text;
+    for (const int job : jobs) text += (text.empty() ? "" : "+") + std::to_string(job);
+    return text;
+  }
 
   std::function<void()> note(const std::string& what) {
     return [this, what] { log_.push_back(what); };
@@ -53,12 +59,27 @@ TEST_F(TransferQueueTest, TakesBackQueuedJobsAndLeavesNothingInTheExecutor) {
 
 TEST_F(TransferQueueTest, TheRunningJobIsNotTakenBack) {
   std::vector<int> taken;
-  TransferQueue<int> queue(executor_, 3, 10,
-                           [&](int) { taken = queue.take_if([](int) { return true; }); });
+  TransferQueue<int> queue(executor_, 3, 10, [&](std::span<const int>) {
+    taken = queue.take_if([](int) { return true; });
+  });
   queue.push(1);
   queue.push(2);
   executor_.run_all();
   EXPECT_THAT(taken, ElementsAre(2));
+}
+
+TEST_F(TransferQueueTest, JobsRunTogetherUpToAWeightAndAMark) {
+  TransferQueue<int> queue(
+      executor_, 10, 10, [this](std::span<const int> jobs) { log_.push_back(text_of(jobs)); },
+      [](int job) { return static_cast<std::size_t>(job); }, 5);
+  for (int job : {1, 3, 2, 3}) queue.push(job);
+  queue.mark(note("mark"));
+  for (int job : {1, 9, 1}) queue.push(job);
+  EXPECT_EQ(queue.size(), 7u);
+  executor_.run_one();
+  EXPECT_EQ(queue.size(), 5u);
+  executor_.run_all();
+  EXPECT_THAT(log_, ElementsAre("1+3", "2+3", "mark", "1", "9", "1"));
 }
 
 TEST_F(TransferQueueTest, AMarkWaitsForWhatWasQueuedBeforeItOnly) {
@@ -107,10 +128,10 @@ TEST_F(TransferQueueTest, CloseTakesBackAndRefusesJobsButServesMarks) {
 TEST_F(TransferQueueTest, AJobMayPushAnother) {
   InlineExecutor inline_executor;
   std::vector<int> ran;
-  TransferQueue<int> queue(inline_executor, 3, 10, [&](int job) {
-    ran.push_back(job);
-    if (job < 3) {
-      EXPECT_FALSE(queue.push(job + 1));
+  TransferQueue<int> queue(inline_executor, 3, 10, [&](std::span<const int> jobs) {
+    ran.push_back(jobs.front());
+    if (jobs.front() < 3) {
+      EXPECT_FALSE(queue.push(jobs.front() + 1));
     }
   });
   queue.push(1);

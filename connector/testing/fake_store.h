@@ -23,7 +23,8 @@ class FakeStore final : public KvStore {
   std::function<void()> before_put = [] {};
   std::function<void()> before_get = [] {};
   std::function<void()> after_get = [] {};
-  std::optional<Error> put_error;  // for every item
+  std::optional<Error> put_error;  // for every item, or that of one block only
+  std::optional<BlockHash> put_error_block;
   std::optional<Error> purge_error;
   std::optional<Error> stats_error;
   std::vector<ScopeUsage> usages;     // of list_scopes(); values do not count in it
@@ -88,7 +89,8 @@ class FakeStore final : public KvStore {
 
  private:
   Status put_one(const PutItem& item) {
-    if (put_error) return std::unexpected(*put_error);
+    const bool fails = put_error && (!put_error_block || *put_error_block == item.key.block);
+    if (fails) return std::unexpected(*put_error);
     Value value{item.header, Bytes(total_bytes(item.payload))};
     const std::uint64_t checksum = gather(item.payload, value.payload, item.checksum);
     if (item.checksum) set_checksum(value.header, checksum);

@@ -14,9 +14,10 @@ namespace {
 // with larger ones less overlaps.
 constexpr std::uint64_t kBatchBytes = (4 << 20) + (64 << 10);
 constexpr std::size_t kBatchItems = 512;
-// Of a batch that is cut in two all the same: worth a call of its own, whose words with the
-// master pass while the other half moves.
-constexpr std::uint64_t kHalfBatchBytes = 512 << 10;
+// Of a smaller batch that is cut in two all the same: worth a call of its own, whose words with
+// the master pass while the other half moves. Smaller halves win on some machines, and lose
+// more on others, where to wake a second core up takes 100 us.
+constexpr std::uint64_t kHalfBatchBytes = 2 << 20;
 
 // Our own code for a value that was put with success and is not readable.
 constexpr std::int64_t kNotReadable = -1'000'001;

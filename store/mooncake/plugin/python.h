@@ -57,6 +57,17 @@ Object make_text(std::string_view ascii);
 Object make_list(std::span<const std::string_view> ascii);
 Object make_int(std::uint64_t value);
 
+// Of no arguments. Empty if `name` is: its exception stands.
+inline Object call_method(PyObject* object, const Object& name) {
+  return name ? Object(PyObject_CallMethodNoArgs(object, name.get())) : Object();
+}
+
+// Empty if an argument is: its exception stands.
+inline Object attribute(const Object& object, const Object& name) {
+  if (!object || !name) return {};
+  return Object(PyObject_GetAttr(object.get(), name.get()));
+}
+
 // Empty if an argument is: its exception stands.
 template <class... Arguments>
 Object call(const Object& function, const Arguments&... arguments) {

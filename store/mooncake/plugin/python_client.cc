@@ -62,21 +62,34 @@ Status to_codes(const char* what, const Object& answer, std::span<std::int64_t> 
   return {};
 }
 
+// What a ReplicaDescriptor is asked for, made once: many are asked.
+struct ReplicaNames {
+  Object is_memory_replica, get_memory_descriptor, buffer_descriptor, buffer_address, size;
+
+  static ReplicaNames make() {
+    return {Object(PyUnicode_InternFromString("is_memory_replica")),
+            Object(PyUnicode_InternFromString("get_memory_descriptor")),
+            Object(PyUnicode_InternFromString("buffer_descriptor")),
+            Object(PyUnicode_InternFromString("buffer_address")),
+            Object(PyUnicode_InternFromString("size"))};
+  }
+};
+
 // A ReplicaDescriptor; bytes 0: not in memory. An exception stands if one was raised.
-MooncakeBuffer to_buffer(PyObject* replica) {
-  const Object in_memory(PyObject_CallMethod(replica, "is_memory_replica", nullptr));
+MooncakeBuffer to_buffer(PyObject* replica, const ReplicaNames& names) {
+  const Object in_memory = python::call_method(replica, names.is_memory_replica);
   if (in_memory.get() != Py_True) return {};
-  const Object memory(PyObject_CallMethod(replica, "get_memory_descriptor", nullptr));
-  const Object buffer(memory ? PyObject_GetAttrString(memory.get(), "buffer_descriptor") : nullptr);
-  const Object address(buffer ? PyObject_GetAttrString(buffer.get(), "buffer_address") : nullptr);
-  const Object size(address ? PyObject_GetAttrString(buffer.get(), "size") : nullptr);
-  if (!size) return {};
+  const Object memory = python::call_method(replica, names.get_memory_descriptor);
+  const Object buffer = python::attribute(memory, names.buffer_descriptor);
+  const Object address = python::attribute(buffer, names.buffer_address);
+  const Object size = python::attribute(buffer, names.size);
+  if (!address || !size) return {};
   return {PyLong_AsVoidPtr(address.get()), PyLong_AsUnsignedLongLong(size.get())};
 }
 
 // `lists`: a dictionary of lists of ReplicaDescriptor by key.
 Status to_replicas(const char* what, const Object& lists, const Object& keys,
-                   std::span<std::vector<MooncakeBuffer>> replicas) {
+                   const ReplicaNames& names, std::span<std::vector<MooncakeBuffer>> replicas) {
   if (!lists) return python::raised(what);
   if (!PyDict_Check(lists.get())) {
     return fail(Code::kInternal, std::string("mooncake ") + what + ": no dictionary");
@@ -86,7 +99,7 @@ Status to_replicas(const char* what, const Object& lists, const Object& keys,
     PyObject* const list = PyDict_GetItemWithError(lists.get(), key);  // borrowed
     const Py_ssize_t count = list != nullptr && PyList_Check(list) ? PyList_GET_SIZE(list) : 0;
     for (Py_ssize_t j = 0; j < count; ++j) {
-      const MooncakeBuffer found = to_buffer(PyList_GET_ITEM(list, j));
+      const MooncakeBuffer found = to_buffer(PyList_GET_ITEM(list, j), names);
       if (found.bytes > 0) replicas[i].push_back(found);
     }
     if (PyErr_Occurred() != nullptr) return python::raised(what);
@@ -128,10 +141,14 @@ struct Methods {
 class PythonClient final : public MooncakeClient {
  public:
   PythonClient(Object store, Methods methods)
-      : store_(std::move(store)), methods_(std::move(methods)), force_(Py_NewRef(Py_True)) {}
+      : store_(std::move(store)),
+        methods_(std::move(methods)),
+        replica_names_(ReplicaNames::make()),
+        force_(Py_NewRef(Py_True)) {}
   ~PythonClient() override {
     const Gil gil;  // for the members, which go here
     force_ = Object();
+    replica_names_ = ReplicaNames();
     methods_ = Methods();
     store_ = Object();
   }
@@ -186,7 +203,8 @@ class PythonClient final : public MooncakeClient {
     const Object list = python::make_list(keys);
     if (!list) return python::raised("batch_get_replica_desc");
     return to_replicas("batch_get_replica_desc",
-                       python::call(methods_.batch_get_replica_desc, list), list, replicas);
+                       python::call(methods_.batch_get_replica_desc, list), list, replica_names_,
+                       replicas);
   }
 
   Result<std::int64_t> get_size(std::string_view key) override {
@@ -244,6 +262,7 @@ class PythonClient final : public MooncakeClient {
 
   Object store_;
   Methods methods_;
+  ReplicaNames replica_names_;
   Object force_;
 };
 
