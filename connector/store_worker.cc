@@ -179,7 +179,6 @@ void StoreWorker::run_saves(std::span<const SaveJob> jobs) {
 void StoreWorker::put_blocks(std::span<const SaveJob> jobs, std::vector<SaveOutcome>& outcomes) {
   std::vector<JobBlock> batch;
   for (std::size_t job = 0; job < jobs.size(); ++job) {
-    if (!admit(jobs[job].epoch)) outcomes[job] = SaveOutcome::kDropped;
     for (const BlockRef& block : jobs[job].blocks) {
       if (!owns(block.hash)) continue;
       batch.push_back({job, block});
