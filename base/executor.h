@@ -1,11 +1,9 @@
 // A serial queue of tasks: the seam behind which threads live.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <thread>
 
@@ -39,7 +37,7 @@ class ThreadExecutor final : public Executor {
 
   ErrorCounter thrown_{"executor"};
   Mutex mutex_;
-  std::condition_variable_any changed_;
+  CondVar changed_;
   std::deque<std::function<void()>> tasks_ NM_GUARDED_BY(mutex_);
   bool stopping_ NM_GUARDED_BY(mutex_) = false;
   std::thread thread_;

@@ -1,7 +1,9 @@
-// A mutex that clang's thread-safety analysis understands. gcc ignores the
-// annotations; `./dev lint` checks them with clang.
+// A mutex that clang's thread-safety analysis understands, and a condition variable for it.
+// gcc ignores the annotations; `./dev lint` checks them with clang.
 #pragma once
 
+#include <chrono>
+#include <condition_variable>
 #include <mutex>
 
 #if defined(__clang__)
@@ -16,13 +18,13 @@
 
 namespace newmoon {
 
-// Also a BasicLockable, so that std::condition_variable_any waits on it.
 class NM_ATTRIBUTE(capability("mutex")) Mutex {
  public:
   void lock() NM_ATTRIBUTE(acquire_capability()) { mutex_.lock(); }
   void unlock() NM_ATTRIBUTE(release_capability()) { mutex_.unlock(); }
 
  private:
+  friend class CondVar;
   std::mutex mutex_;
 };
 
@@ -37,6 +39,44 @@ class NM_ATTRIBUTE(scoped_lockable) MutexLock {
 
  private:
   Mutex& mutex_;
+};
+
+// std::condition_variable_any has a lock of its own, which it holds while it wakes somebody up,
+// who then waits once more, for that lock. For the same reason notify without the Mutex, where
+// what is notified outlives it.
+class CondVar {
+ public:
+  void notify_one() noexcept { changed_.notify_one(); }
+  void notify_all() noexcept { changed_.notify_all(); }
+
+  void wait(Mutex& mutex) NM_REQUIRES(mutex) {
+    Held held(mutex.mutex_);
+    changed_.wait(held.lock);
+  }
+  template <class Rep, class Period>
+  std::cv_status wait_for(Mutex& mutex, std::chrono::duration<Rep, Period> time)
+      NM_REQUIRES(mutex) {
+    Held held(mutex.mutex_);
+    return changed_.wait_for(held.lock, time);
+  }
+  template <class Clock, class Duration>
+  std::cv_status wait_until(Mutex& mutex, std::chrono::time_point<Clock, Duration> time)
+      NM_REQUIRES(mutex) {
+    Held held(mutex.mutex_);
+    return changed_.wait_until(held.lock, time);
+  }
+
+ private:
+  // The caller's lock, lent.
+  struct Held {
+    explicit Held(std::mutex& mutex) : lock(mutex, std::adopt_lock) {}
+    ~Held() { lock.release(); }
+    Held(const Held&) = delete;
+    Held& operator=(const Held&) = delete;
+    std::unique_lock<std::mutex> lock;
+  };
+
+  std::condition_variable changed_;
 };
 
 }  // namespace newmoon

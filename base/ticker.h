@@ -1,7 +1,6 @@
 // Calls a function again and again on a thread of its own.
 #pragma once
 
-#include <condition_variable>
 #include <functional>
 #include <string>
 #include <thread>
@@ -29,7 +28,7 @@ class Ticker {
   const std::function<void()> tick_;
   ErrorCounter thrown_{"ticker"};
   Mutex mutex_;
-  std::condition_variable_any changed_;
+  CondVar changed_;
   bool stopping_ NM_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

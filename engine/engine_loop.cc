@@ -38,9 +38,11 @@ void EngineLoop::stop() {
 // --- ways in ---
 
 bool EngineLoop::try_post(std::function<void(EngineCore&)> task) {
-  MutexLock lock(mutex_);
-  if (stopping_) return false;
-  tasks_.push_back(std::move(task));
+  {
+    MutexLock lock(mutex_);
+    if (stopping_) return false;
+    tasks_.push_back(std::move(task));
+  }
   changed_.notify_all();
   return true;
 }

@@ -3,7 +3,6 @@
 // W5); a call that was given up on is carried out all the same if it had begun.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <span>
@@ -60,7 +59,7 @@ class EngineLoop {
   template <class T>
   struct Answer {
     Mutex mutex;
-    std::condition_variable_any changed;
+    CondVar changed;
     std::optional<T> value NM_GUARDED_BY(mutex);
   };
 
@@ -70,8 +69,10 @@ class EngineLoop {
     const auto answer = std::make_shared<Answer<T>>();
     const bool posted = try_post([answer, question = std::move(question)](EngineCore& core) {
       question(core, [answer](T value) {
-        MutexLock lock(answer->mutex);
-        answer->value = std::move(value);
+        {
+          MutexLock lock(answer->mutex);
+          answer->value = std::move(value);
+        }
         answer->changed.notify_all();
       });
     });
@@ -102,7 +103,7 @@ class EngineLoop {
   Clock& clock_;
 
   Mutex mutex_;
-  std::condition_variable_any changed_;
+  CondVar changed_;
   std::deque<std::function<void(EngineCore&)>> tasks_ NM_GUARDED_BY(mutex_);
   bool stopping_ NM_GUARDED_BY(mutex_) = false;
 

@@ -8,7 +8,6 @@
 #include <atomic>
 #include <bit>
 #include <cerrno>
-#include <condition_variable>
 #include <deque>
 #include <optional>
 #include <thread>
@@ -72,7 +71,7 @@ class RequestQueue {
  private:
   const std::size_t requests_max_;
   Mutex mutex_;
-  std::condition_variable_any changed_;
+  CondVar changed_;
   std::deque<Request> requests_ NM_GUARDED_BY(mutex_);
   bool closed_ NM_GUARDED_BY(mutex_) = false;
 };

@@ -2,7 +2,6 @@
 // enough goes on without them. What a call uses must therefore belong to the call.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <deque>
 #include <functional>
@@ -34,7 +33,7 @@ class CallPool {
 
     Clock& clock_;
     Mutex mutex_;
-    std::condition_variable_any changed_;
+    CondVar changed_;
     State state_ NM_GUARDED_BY(mutex_) = State::kQueued;
     // What it holds goes before it counts as done.
     std::function<void()> work_;

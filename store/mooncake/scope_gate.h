@@ -7,7 +7,6 @@
 // empty, and one purged for good refuses puts for ever. Any thread may call.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -92,7 +91,7 @@ class ScopeGate : public std::enable_shared_from_this<ScopeGate> {
   const Options options_;
   Clock& clock_;
   Mutex mutex_;
-  std::condition_variable_any changed_;
+  CondVar changed_;
   RecentMap<ScopeId, bool> fenced_ NM_GUARDED_BY(mutex_){options_.fenced_scopes_max};
   std::map<ScopeId, Purge> pending_ NM_GUARDED_BY(mutex_);
   std::map<ScopeId, Recheck> rechecks_ NM_GUARDED_BY(mutex_);

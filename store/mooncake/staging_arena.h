@@ -2,7 +2,6 @@
 // out in contiguous regions. Bounded: who finds no room waits. Any thread may call.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -57,7 +56,7 @@ class StagingArena : public std::enable_shared_from_this<StagingArena> {
   const std::uint64_t bytes_;
   Clock& clock_;
   Mutex mutex_;
-  std::condition_variable_any changed_;
+  CondVar changed_;
   std::map<std::uint64_t, std::uint64_t> free_ NM_GUARDED_BY(mutex_);  // offset -> bytes
   std::deque<const void*> waiting_ NM_GUARDED_BY(mutex_);              // first come, first served
 };

@@ -3,7 +3,6 @@
 
 #include <sys/mman.h>
 
-#include <condition_variable>
 #include <cstring>
 #include <map>
 #include <regex>
@@ -33,7 +32,7 @@ struct FakeMooncake {
   bool lends = false;  // setup maps what the configuration says
   MutableByteView lent;
   Mutex mutex;
-  std::condition_variable_any changed;
+  CondVar changed;
   std::map<std::string, std::string, std::less<>> values NM_GUARDED_BY(mutex);
   std::set<std::string, std::less<>> being_written NM_GUARDED_BY(mutex);
   std::map<std::string, MooncakeValue, std::less<>> pieces NM_GUARDED_BY(mutex);  // as put
