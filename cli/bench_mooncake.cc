@@ -130,9 +130,11 @@ class TransferBench {
     return {};
   }
 
-  // Of the memory, so that nobody has in the caches what another has just used.
+  // Of the memory: the sides go through it as far as can be from each other, so that nobody
+  // finds in the caches what another has just used.
   std::size_t slot(Side side, std::size_t call, std::size_t i) const {
-    return (call + static_cast<std::size_t>(side)) % calls_ * batch_ + i;
+    const std::size_t ahead = static_cast<std::size_t>(side) * calls_ / kSides.size();
+    return (call + ahead) % calls_ * batch_ + i;
   }
   MutableByteView value(std::size_t i, bool known = true) const {
     return {(known ? memory_.known : memory_.unknown).data() + i * bytes_, bytes_};

@@ -15,6 +15,13 @@ namespace {
 
 constexpr std::string_view kLog = "store_worker";
 constexpr std::string_view kTooManyDrains = "too many drains wait for transfers to end";
+// Of several jobs that are put together: the call has one deadline for all of them, and large
+// blocks gain nothing.
+constexpr std::uint64_t kSharedPutBytes = 32 << 20;
+
+std::size_t shared_put_blocks(const BlockMemory& memory) {
+  return kSharedPutBytes / std::max<std::uint64_t>(1, memory.block_bytes());
+}
 
 // Nothing is wrong but this work: it is dropped, and dropping it is the remedy.
 bool is_drop(const Error& error) {
@@ -34,7 +41,8 @@ StoreWorker::StoreWorker(Options options, KvStore& store, BlockMemory& memory, c
       saves_(
           send, options_.send_jobs_max, options_.drains_max,
           [this](std::span<const SaveJob> jobs) { run_saves(jobs); },
-          [](const SaveJob& job) { return job.blocks.size(); }, options_.batch_blocks_max),
+          [](const SaveJob& job) { return job.blocks.size(); },
+          std::min(options_.batch_blocks_max, shared_put_blocks(memory))),
       loads_(receive, options_.receive_jobs_max, options_.drains_max,
              [this](std::span<const TimedLoad> jobs) { run_load(jobs.front()); }) {}
 
@@ -167,18 +175,18 @@ void StoreWorker::run_saves(std::span<const SaveJob> jobs) {
     outcomes.assign(jobs.size(), SaveOutcome::kStored);
     put_blocks(jobs, outcomes);
   });
-  if (!ran) {
-    count_failure(ran.error());
-    std::ranges::replace(outcomes, SaveOutcome::kStored, SaveOutcome::kFailed);
-  }
+  if (!ran) std::ranges::replace(outcomes, SaveOutcome::kStored, SaveOutcome::kFailed);
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     report_save(jobs[i], i < outcomes.size() ? outcomes[i] : SaveOutcome::kFailed);
   }
+  if (!ran) count_failure(ran.error());
 }
 
 void StoreWorker::put_blocks(std::span<const SaveJob> jobs, std::vector<SaveOutcome>& outcomes) {
   std::vector<JobBlock> batch;
   for (std::size_t job = 0; job < jobs.size(); ++job) {
+    // Of what this rank owns of it, if anything, each block is admitted once more below.
+    if (!admit(jobs[job].epoch)) outcomes[job] = SaveOutcome::kDropped;
     for (const BlockRef& block : jobs[job].blocks) {
       if (!owns(block.hash)) continue;
       batch.push_back({job, block});

@@ -51,6 +51,17 @@ TEST_F(StoreWorkerTest, QueuedSavesShareAPut) {
   EXPECT_EQ(worker_->stats().saved_blocks, 3u);
 }
 
+// A put has one deadline, which large blocks use up.
+TEST_F(StoreWorkerTest, SavesOfLargeBlocksShareNoPut) {
+  memory_ = VectorBlockMemory(3, 10 << 20);
+  make_worker(default_options());
+  for (const BlockId block : {1, 2}) {
+    worker_->wait_for_save(step_with(save_job(static_cast<std::uint64_t>(block), 1, {block})));
+  }
+  send_.run_all();
+  EXPECT_THAT(store_.put_sizes, ElementsAre(1, 1));
+}
+
 TEST_F(StoreWorkerTest, ABlockThatFailsFailsItsOwnSaveOnly) {
   store_.put_error = Error{Code::kUnavailable, "gone"};
   store_.put_error_block = test_hash(2);
@@ -322,11 +333,19 @@ TEST_F(StoreWorkerTest, AJobWithoutMemoryFailsAndTheNextOneRuns) {
   EXPECT_EQ(saved.saves[0].outcome, SaveOutcome::kFailed);
   EXPECT_EQ(saved.saves[1].outcome, SaveOutcome::kStored);
 
+  out_of_memory = true;  // in a put that two share
+  worker_->wait_for_save(step_with(save_job(11, 1, {5})));
+  worker_->wait_for_save(step_with(save_job(12, 1, {6})));
+  send_.run_all();
+  for (const SaveReport& report : worker_->get_finished().saves) {
+    EXPECT_EQ(report.outcome, SaveOutcome::kFailed);
+  }
+
   out_of_memory = true;
   store_.before_get = run_out;
   EXPECT_THAT(load(load_job(9, 1, {1})).loads.at(0).failed_blocks, ElementsAre(1));
   EXPECT_THAT(load(load_job(10, 1, {1})).loads.at(0).failed_blocks, IsEmpty());
-  EXPECT_EQ(worker_->stats().store_errors, 2u);
+  EXPECT_EQ(worker_->stats().store_errors, 3u);
 }
 
 TEST_F(StoreWorkerTest, ReportsItsRankAndWeightWrites) {

@@ -113,13 +113,14 @@ class TransferQueue {
 
   void run_one() {
     // Memory may run out when jobs are taken; they stay queued then.
-    (void)contain([this] {
+    const Status ran = contain([this] {
       if (const std::vector<Job> jobs = pop_jobs(); !jobs.empty()) {
         run_(jobs);
       } else if (const Mark reached = pop_mark()) {
         reached();
       }
     });
+    if (!ran) thrown_.add(ran.error());
     {
       MutexLock lock(mutex_);
       posted_ = false;
@@ -169,6 +170,7 @@ class TransferQueue {
   const Run run_;
   const Weight weight_;
   const std::size_t together_max_;
+  ErrorCounter thrown_{"transfer_queue"};
 
   mutable Mutex mutex_;
   std::deque<Item> items_ NM_GUARDED_BY(mutex_);

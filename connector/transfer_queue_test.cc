@@ -82,6 +82,18 @@ TEST_F(TransferQueueTest, JobsRunTogetherUpToAWeightAndAMark) {
   EXPECT_THAT(log_, ElementsAre("1+3", "2+3", "mark", "1", "9", "1"));
 }
 
+TEST_F(TransferQueueTest, ARunThatThrowsIsNotTheLast) {
+  bool throws = true;
+  TransferQueue<int> queue(executor_, 3, 10, [&](std::span<const int> jobs) {
+    if (std::exchange(throws, false)) throw std::bad_alloc();
+    log_.push_back(text_of(jobs));
+  });
+  queue.push(1);
+  queue.push(2);
+  executor_.run_all();
+  EXPECT_THAT(log_, ElementsAre("2"));
+}
+
 TEST_F(TransferQueueTest, AMarkWaitsForWhatWasQueuedBeforeItOnly) {
   queue_.push(1);
   queue_.mark(note("mark"));

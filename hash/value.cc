@@ -28,8 +28,8 @@ static_assert(offsetof(ValueHeader, payload_bytes) == 8 && offsetof(ValueHeader,
 
 constexpr std::size_t kLineBytes = 64;  // of the caches
 // Copied and then hashed at a time, still in the L1 cache, while the next are fetched. Below
-// 4 KiB, where glibc begins to copy with `rep movsb`: on AMD that is 5 times as slow if both
-// addresses are nearly alike within their pages.
+// 4 KiB, where glibc (2.36, AVX2) begins to copy with `rep movsb`: seen to be 5 times as slow on
+// an AMD processor if both addresses are nearly alike within their pages.
 constexpr std::size_t kChunkBytes = 63 * kLineBytes;
 
 // Has them fetched into the caches.

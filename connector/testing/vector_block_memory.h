@@ -13,14 +13,14 @@ class VectorBlockMemory final : public BlockMemory {
  public:
   static constexpr std::size_t kFragmentBytes = 24;
 
-  explicit VectorBlockMemory(std::size_t blocks)
-      : keys_(blocks, Bytes(kFragmentBytes)), values_(blocks, Bytes(kFragmentBytes)) {}
+  explicit VectorBlockMemory(std::size_t blocks, std::size_t fragment_bytes = kFragmentBytes)
+      : keys_(blocks, Bytes(fragment_bytes)), values_(blocks, Bytes(fragment_bytes)) {}
 
   std::vector<Fragment> fragments(BlockId block) override {
     const auto index = static_cast<std::size_t>(block);
     return {keys_.at(index), values_.at(index)};
   }
-  std::uint64_t block_bytes() const override { return 2 * kFragmentBytes; }
+  std::uint64_t block_bytes() const override { return 2 * keys_.front().size(); }
   std::optional<std::uint64_t> checksum(BlockId) const override { return known_checksum; }
 
   // As a forward pass with weights `value` would leave the block.

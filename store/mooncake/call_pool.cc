@@ -3,44 +3,20 @@
 #include <pthread.h>
 #include <signal.h>
 
-#include <atomic>
 #include <thread>
 #include <utility>
 
 namespace newmoon {
-namespace {
-
-constexpr Duration kLingerTime = std::chrono::microseconds(60);
-
-}  // namespace
 
 // Outlives the pool while a call runs.
 struct CallPool::Shared {
   explicit Shared(Clock& clock) : clock(clock) {}
 
   void work() {
-    while (const std::shared_ptr<Call> call = next()) {
-      call->run();
-      linger();
-    }
+    while (const std::shared_ptr<Call> call = next()) call->run();
     MutexLock lock(mutex);
     --threads;
     changed.notify_all();
-  }
-
-  // Who made a call often makes the next one at once, and to wake a worker up takes both of
-  // them longer than this. One at a time; no other is woken meanwhile.
-  void linger() {
-    {
-      MutexLock lock(mutex);
-      if (lingers || !calls.empty()) return;
-      lingers = true;
-    }
-    const Time until = clock.now() + kLingerTime;
-    while (!has_calls.load(std::memory_order_relaxed) && clock.now() < until) {
-    }
-    MutexLock lock(mutex);
-    lingers = false;
   }
 
   // nullptr: the pool has stopped.
@@ -50,7 +26,6 @@ struct CallPool::Shared {
     if (stopping) return nullptr;
     std::shared_ptr<Call> call = std::move(calls.front());
     calls.pop_front();
-    has_calls = !calls.empty();
     return call;
   }
 
@@ -58,8 +33,6 @@ struct CallPool::Shared {
   Mutex mutex;
   CondVar changed;
   std::deque<std::shared_ptr<Call>> calls NM_GUARDED_BY(mutex);
-  std::atomic<bool> has_calls = false;  // for the one who lingers
-  bool lingers NM_GUARDED_BY(mutex) = false;
   std::size_t threads NM_GUARDED_BY(mutex) = 0;
   bool stopping NM_GUARDED_BY(mutex) = false;
 };
@@ -122,14 +95,11 @@ CallPool::~CallPool() { stop(shared_->clock.now()); }
 
 std::shared_ptr<CallPool::Call> CallPool::start(std::function<void()> work) {
   std::shared_ptr<Call> call(new Call(shared_->clock, std::move(work)));
-  bool is_awaited = false;
   {
     MutexLock lock(shared_->mutex);
-    is_awaited = shared_->lingers && shared_->calls.empty();
     shared_->calls.push_back(call);
-    shared_->has_calls = true;
   }
-  if (!is_awaited) shared_->changed.notify_one();
+  shared_->changed.notify_one();
   return call;
 }
 

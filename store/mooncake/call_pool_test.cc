@@ -7,7 +7,6 @@
 #include <atomic>
 #include <memory>
 #include <semaphore>
-#include <thread>
 
 namespace newmoon {
 namespace {
@@ -28,24 +27,6 @@ TEST_F(CallPoolTest, RunsACallAndTellsWhenItIsDone) {
   std::atomic<bool> ran{false};
   EXPECT_TRUE(pool.start([&] { ran = true; })->wait(later()));
   EXPECT_TRUE(ran);
-}
-
-// A worker that has just ended a call looks for the next one for a moment: whether that comes
-// before, within or after the moment, it is run.
-TEST_F(CallPoolTest, NoCallIsForgottenByAWorkerThatWasAboutToSleep) {
-  CallPool pool(2, "test", clock_);
-  std::atomic<int> ran{0};
-  const auto caller = [&] {
-    for (int i = 0; i < 400; ++i) {
-      EXPECT_TRUE(pool.start([&] { ++ran; })->wait(later()));
-      const Time until = in(std::chrono::microseconds(i % 100));
-      while (clock_.now() < until) std::this_thread::yield();
-    }
-  };
-  std::jthread other(caller);
-  caller();
-  other.join();
-  EXPECT_EQ(ran, 800);
 }
 
 TEST_F(CallPoolTest, WhatACallHoldsLivesUntilItEndsAndNoLonger) {

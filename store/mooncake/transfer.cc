@@ -14,8 +14,8 @@ namespace {
 // with larger ones less overlaps.
 constexpr std::uint64_t kBatchBytes = (4 << 20) + (64 << 10);
 constexpr std::size_t kBatchItems = 512;
-// Of a smaller batch that is cut in two all the same: worth a call of its own, whose words with
-// the master pass while the other half moves. Smaller halves win on some machines, and lose
+// Half of a smaller batch that is cut in two all the same: worth a call of its own, whose words
+// with the master pass while the other half moves. Smaller halves win on some machines, and lose
 // more on others, where to wake a second core up takes 100 us.
 constexpr std::uint64_t kHalfBatchBytes = 2 << 20;
 
@@ -35,9 +35,14 @@ std::uint64_t room_of(std::uint64_t bytes) {
 std::vector<Positions> cut_batches(const Positions& positions, std::span<const ValueRoom> rooms,
                                    std::uint64_t staging_bytes) {
   std::uint64_t all = 0;
-  for (const std::size_t position : positions) all += room_of(rooms[position].weight);
-  const std::uint64_t bytes_max =
-      std::min({kBatchBytes, staging_bytes / 4, std::max(kHalfBatchBytes, all / 2)});
+  std::uint64_t largest = 0;
+  for (const std::size_t position : positions) {
+    all += room_of(rooms[position].weight);
+    largest = std::max(largest, room_of(rooms[position].weight));
+  }
+  // With one value more than a half, an odd number makes two batches as well.
+  const std::uint64_t piece = all < 2 * kHalfBatchBytes ? all : (all + largest) / 2;
+  const std::uint64_t bytes_max = std::min({kBatchBytes, staging_bytes / 4, piece});
   std::vector<Positions> batches;
   std::uint64_t bytes = 0;
   for (const std::size_t position : positions) {
