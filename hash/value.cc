@@ -96,10 +96,13 @@ class Copier {
   void stream(const std::uint8_t* from, std::uint8_t* to, std::size_t bytes) {
     in_chunks({from, bytes}, [&](ByteView chunk, ByteView next) {
       alignas(kLineBytes) std::array<std::uint8_t, kChunkBytes> copy;
-      std::memcpy(copy.data(), chunk.data(), chunk.size());
+      if (hash_) {
+        std::memcpy(copy.data(), chunk.data(), chunk.size());
+        chunk = {copy.data(), chunk.size()};
+      }
       prefetch(next);
-      if (hash_) hash_->update({copy.data(), chunk.size()});
-      stream_copy(to, copy.data(), chunk.size());
+      if (hash_) hash_->update(chunk);
+      stream_copy(to, chunk.data(), chunk.size());
       to += chunk.size();
     });
   }
