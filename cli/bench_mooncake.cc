@@ -50,9 +50,12 @@ enum class Side : std::uint8_t {
   kOursCopied,  // the same from memory that the store does not know, as saves of llama.cpp come
   kWheel,
 };
-constexpr std::array kSides = {Side::kOurs, Side::kWheel, Side::kOursShared, Side::kOursHashed,
-                               Side::kOursCopied};
-constexpr std::array kGetSides = {Side::kOurs, Side::kWheel};
+constexpr std::size_t kSideCount = 5;
+constexpr std::array kRivals = {Side::kOurs, Side::kWheel};
+// Apart from the rivals: values that come and go between theirs would take their places in the
+// segment, so that one of them went through more memory than the other.
+constexpr std::array kVariants = {Side::kOursShared, Side::kOursHashed, Side::kOursCopied,
+                                  Side::kWheel};
 
 struct Memory {
   MutableByteView known;
@@ -80,33 +83,40 @@ class TransferBench {
   Result<std::vector<MooncakeTransferRow>> run() {
     Speeds puts;
     Speeds gets;
+    Speeds variants;
     for (int run = -1; run < kRuns; ++run) {
-      if (run == 0) puts.clear(), gets.clear();  // the first one touches the store's memory
-      const Status put = time(puts, kSides, &TransferBench::put);
-      if (!put) return std::unexpected(put.error());
-      const Status got = time(gets, kGetSides, &TransferBench::get);
-      if (!got) return std::unexpected(got.error());
-      for (const Side side : kSides) {
-        if (const Status gone = remove(side); !gone) return std::unexpected(gone.error());
+      if (run == 0) {  // the first one touches the store's memory
+        for (Speeds* speeds : {&puts, &gets, &variants}) speeds->clear();
       }
+      if (Status done = run_rivals(puts, gets); !done) return std::unexpected(done.error());
+      if (Status done = run_variants(variants); !done) return std::unexpected(done.error());
     }
-    const std::vector<double>& wheels_puts = puts[Side::kWheel];
-    return std::vector{row("put", puts[Side::kOurs], wheels_puts),
-                       row("put_shared", puts[Side::kOursShared], wheels_puts),
-                       row("put_hashed", puts[Side::kOursHashed], wheels_puts),
-                       row("put_copied", puts[Side::kOursCopied], wheels_puts),
-                       row("get", gets[Side::kOurs], gets[Side::kWheel])};
+    return std::vector{
+        row("put", Side::kOurs, puts), row("put_shared", Side::kOursShared, variants),
+        row("put_hashed", Side::kOursHashed, variants),
+        row("put_copied", Side::kOursCopied, variants), row("get", Side::kOurs, gets)};
   }
 
  private:
   using Speeds = std::map<Side, std::vector<double>>;  // GB/s, of each run
 
   // The ratio is the median of the runs' own, since the machine's speed drifts.
-  MooncakeTransferRow row(std::string op, const std::vector<double>& ours,
-                          const std::vector<double>& wheels) const {
+  MooncakeTransferRow row(std::string op, Side side, Speeds& speeds) const {
+    const std::vector<double>& ours = speeds[side];
+    const std::vector<double>& wheels = speeds[Side::kWheel];
     std::vector<double> ratios;
     for (std::size_t i = 0; i < ours.size(); ++i) ratios.push_back(ours[i] / wheels[i]);
     return {bytes_, batch_, std::move(op), median(ours), median(wheels), median(ratios)};
+  }
+
+  Status run_rivals(Speeds& puts, Speeds& gets) {
+    if (Status put = time(puts, kRivals, &TransferBench::put); !put) return put;
+    if (Status got = time(gets, kRivals, &TransferBench::get); !got) return got;
+    return remove(kRivals);
+  }
+  Status run_variants(Speeds& puts) {
+    if (Status put = time(puts, kVariants, &TransferBench::put); !put) return put;
+    return remove(kVariants);
   }
 
   // Adds each side's GB/s. They take turns call by call, since the machine's speed drifts, and
@@ -133,7 +143,7 @@ class TransferBench {
   // Of the memory: the sides go through it as far as can be from each other, so that nobody
   // finds in the caches what another has just used.
   std::size_t slot(Side side, std::size_t call, std::size_t i) const {
-    const std::size_t ahead = static_cast<std::size_t>(side) * calls_ / kSides.size();
+    const std::size_t ahead = static_cast<std::size_t>(side) * calls_ / kSideCount;
     return (call + ahead) % calls_ * batch_ + i;
   }
   MutableByteView value(std::size_t i, bool known = true) const {
@@ -201,12 +211,14 @@ class TransferBench {
     return check_codes(what, done, codes);
   }
 
-  Status remove(Side side) {
-    for (std::size_t call = 0; call < calls_; ++call) {
-      const KeyTexts keys = texts(side, call);
-      std::vector<std::int64_t> codes(batch_);
-      const Status done = client_.batch_remove(keys.views(), codes);
-      if (const Status removed = check_codes("remove", done, codes); !removed) return removed;
+  Status remove(std::span<const Side> sides) {
+    for (const Side side : sides) {
+      for (std::size_t call = 0; call < calls_; ++call) {
+        const KeyTexts keys = texts(side, call);
+        std::vector<std::int64_t> codes(batch_);
+        const Status done = client_.batch_remove(keys.views(), codes);
+        if (Status removed = check_codes("remove", done, codes); !removed) return removed;
+      }
     }
     return {};
   }

@@ -200,10 +200,27 @@ void StoreWorker::put_blocks(std::span<const SaveJob> jobs, std::vector<SaveOutc
 
 void StoreWorker::put_batch(std::span<const SaveJob> jobs, std::span<const JobBlock> blocks,
                             std::vector<SaveOutcome>& outcomes) {
-  std::vector<std::vector<ConstFragment>> payloads;
-  payloads.reserve(blocks.size());
-  std::vector<PutItem> items;
-  std::vector<std::size_t> jobs_of_items;
+  const PutBatch batch = admitted(jobs, blocks, outcomes);
+  if (batch.items.empty()) return;
+  const std::vector<Status> statuses = store_.put(batch.items);
+  for (std::size_t i = 0; i < batch.items.size(); ++i) {
+    const Status put =
+        i < statuses.size() ? statuses[i] : fail(Code::kInternal, "store skipped items of a put");
+    SaveOutcome& outcome = outcomes[batch.jobs[i]];
+    if (put) {
+      count(&StoreWorkerStats::saved_blocks);
+    } else if (outcome == SaveOutcome::kStored) {
+      outcome = outcome_of(put.error());
+    }
+  }
+}
+
+// Those blocks whose jobs may be stored still.
+StoreWorker::PutBatch StoreWorker::admitted(std::span<const SaveJob> jobs,
+                                            std::span<const JobBlock> blocks,
+                                            std::vector<SaveOutcome>& outcomes) {
+  PutBatch batch;
+  batch.payloads.reserve(blocks.size());
   for (const auto& [job, block] : blocks) {
     if (outcomes[job] != SaveOutcome::kStored) continue;
     // Rule FLOOR, at execution. A fence during the put is harmless: the blocks are
@@ -213,26 +230,15 @@ void StoreWorker::put_batch(std::span<const SaveJob> jobs, std::span<const JobBl
       continue;
     }
     const std::vector<Fragment> fragments = memory_.fragments(block.block);
-    const auto& payload = payloads.emplace_back(fragments.begin(), fragments.end());
+    const auto& payload = batch.payloads.emplace_back(fragments.begin(), fragments.end());
     const Key key = key_of(jobs[job].scope, block.hash);
     ValueHeader header = make_header(key, options_.layout, memory_.block_bytes());
     const auto known = checksum_ ? memory_.checksum(block.block) : std::nullopt;
     if (known) set_checksum(header, *known);
-    items.push_back({key, header, payload, checksum_ && !known, options_.sole_writer});
-    jobs_of_items.push_back(job);
+    batch.items.push_back({key, header, payload, checksum_ && !known, options_.sole_writer});
+    batch.jobs.push_back(job);
   }
-  if (items.empty()) return;
-  const std::vector<Status> statuses = store_.put(items);
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    const Status put =
-        i < statuses.size() ? statuses[i] : fail(Code::kInternal, "store skipped items of a put");
-    SaveOutcome& outcome = outcomes[jobs_of_items[i]];
-    if (put) {
-      count(&StoreWorkerStats::saved_blocks);
-    } else if (outcome == SaveOutcome::kStored) {
-      outcome = outcome_of(put.error());
-    }
-  }
+  return batch;
 }
 
 // Counts it, once a job.

@@ -112,10 +112,19 @@ class StoreWorker final : public LookupBackend {
     BlockRef block;
   };
 
+  // What is put at once.
+  struct PutBatch {
+    std::vector<std::vector<ConstFragment>> payloads;  // that `items` refer to
+    std::vector<PutItem> items;
+    std::vector<std::size_t> jobs;  // by item
+  };
+
   void run_saves(std::span<const SaveJob> jobs);
   void put_blocks(std::span<const SaveJob> jobs, std::vector<SaveOutcome>& outcomes);
   void put_batch(std::span<const SaveJob> jobs, std::span<const JobBlock> blocks,
                  std::vector<SaveOutcome>& outcomes);
+  PutBatch admitted(std::span<const SaveJob> jobs, std::span<const JobBlock> blocks,
+                    std::vector<SaveOutcome>& outcomes);
   SaveOutcome outcome_of(const Error& error);
   void run_load(const TimedLoad& job);
   std::size_t get_blocks(const TimedLoad& job);

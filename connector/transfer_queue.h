@@ -108,7 +108,12 @@ class TransferQueue {
       if (posted_ || items_.empty()) return;
       posted_ = true;
     }
-    executor_.post([this] { run_one(); });
+    // What cannot be posted stays queued until the next push or mark.
+    if (const Status posted = contain([this] { executor_.post([this] { run_one(); }); }); !posted) {
+      thrown_.add(posted.error());
+      MutexLock lock(mutex_);
+      posted_ = false;
+    }
   }
 
   void run_one() {

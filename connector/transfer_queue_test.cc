@@ -94,6 +94,22 @@ TEST_F(TransferQueueTest, ARunThatThrowsIsNotTheLast) {
   EXPECT_THAT(log_, ElementsAre("2"));
 }
 
+TEST_F(TransferQueueTest, WhatCannotBePostedRunsWithTheNext) {
+  struct FullExecutor final : Executor {
+    void post(std::function<void()> task) override {
+      if (std::exchange(full, false)) throw std::bad_alloc();
+      task();
+    }
+    bool full = true;
+  } executor;
+  TransferQueue<int> queue(executor, 3, 10,
+                           [this](std::span<const int> jobs) { log_.push_back(text_of(jobs)); });
+  EXPECT_FALSE(queue.push(1));
+  EXPECT_EQ(queue.size(), 1u);
+  EXPECT_FALSE(queue.push(2));
+  EXPECT_THAT(log_, ElementsAre("1", "2"));
+}
+
 TEST_F(TransferQueueTest, AMarkWaitsForWhatWasQueuedBeforeItOnly) {
   queue_.push(1);
   queue_.mark(note("mark"));

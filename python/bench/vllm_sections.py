@@ -11,7 +11,7 @@ from vllm_columns import COLUMNS, IDLE_S, ON_MEMORY, ON_MOONCAKE, PEER, Column, 
 Columns = dict[str, Column]
 Results = tuple[list[Row], list[Flat]]
 
-LOOKUP_SAMPLES = {64: 15, 1024: 10, 8192: 5}  # blocks: samples a turn
+LOOKUP_SAMPLES = {64: 15, 1024: 10, 8192: 15}  # blocks: samples a turn
 STEP_REQUESTS = (1, 16, 64)
 STEP_COUNT = 60  # a turn
 ADMITTED = 12  # requests a turn

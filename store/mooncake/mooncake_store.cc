@@ -8,8 +8,8 @@
 
 #include "base/log.h"
 #include "store/mooncake/error_code.h"
-#include "store/mooncake/key_texts.h"
 #include "store/mooncake/lent_search.h"
+#include "store/mooncake/lookup.h"
 #include "store/mooncake/plugin_loader.h"
 #include "store/mooncake/purger.h"
 #include "store/mooncake/record_key.h"
@@ -26,10 +26,7 @@ constexpr std::uint64_t kReaderBytesMin = 256 << 10;  // that are worth the wake
 // A lookup's first call asks little, since many lookups miss at once, unless the last one was a
 // hit; then more, so that calls are few: a call costs as much as a hundred keys.
 constexpr std::size_t kFirstLookupKeys = 64;
-constexpr std::size_t kOneCallKeysMax = 1024;  // of a lookup so small that two calls cost more
-// Two at a time: the words of one are made here while the master looks up the other's.
-constexpr std::size_t kLookupKeysMax = 4096;
-constexpr std::size_t kLookupsAtOnce = 2;
+constexpr std::size_t kLookupKeysMax = 8192;
 
 std::uint64_t payload_bytes(const Positions& positions, std::span<const GetItem> items) {
   std::uint64_t bytes = 0;
@@ -101,27 +98,6 @@ class MooncakeStore::Transfers {
   const Time deadline_;
   const Finished finished_;
   std::deque<UnderWay> under_way_;
-};
-
-struct MooncakeStore::Lookup {
-  Lookup(std::size_t first_block, std::size_t blocks, std::size_t shards)
-      : first(first_block), count(blocks), keys(blocks * shards), codes(blocks * shards) {}
-
-  // Leading blocks of these that are there for every shard.
-  Result<std::size_t> hits(std::size_t shards) const {
-    if (!status) return std::unexpected(status.error());
-    for (std::size_t i = 0; i < codes.size(); ++i) {
-      if (codes[i] < 0) return std::unexpected(mooncake_error("lookup", codes[i]));
-      if (codes[i] == 0) return i / shards;
-    }
-    return count;
-  }
-
-  const std::size_t first;
-  const std::size_t count;
-  KeyTexts keys;
-  std::vector<std::int64_t> codes;
-  Status status;
 };
 
 // --- life ------------------------------------------------------------------------
@@ -475,48 +451,46 @@ Result<std::size_t> MooncakeStore::hit_prefix(const ScopeId& scope, std::span<co
   if (shards.empty() || blocks.empty() || gate_->is_hidden(scope)) return 0;
   const Time deadline = this->deadline();
   std::size_t prepared = 0;  // blocks
-  const auto prepare = [&](std::size_t keys) -> std::shared_ptr<Lookup> {
-    if (prepared == blocks.size()) return nullptr;
-    const std::size_t left = blocks.size() - prepared;
-    const std::size_t count = std::clamp<std::size_t>(keys / shards.size(), 1, left);
-    auto lookup = std::make_shared<Lookup>(prepared, count, shards.size());
-    for (const BlockHash& block : blocks.subspan(prepared, count)) {
-      for (const Shard& shard : shards) lookup->keys.add(scope, shard, block);
-    }
+  const auto prepare = [&](std::size_t keys_max) -> std::shared_ptr<Lookup> {
+    const auto left = blocks.subspan(prepared);
+    if (left.empty()) return nullptr;
+    const auto count = std::clamp<std::size_t>(keys_max / shards.size(), 1, left.size());
     prepared += count;
-    return lookup;
+    return std::make_shared<Lookup>(scope, shards, left.first(count));
   };
-  std::deque<std::pair<std::shared_ptr<Lookup>, std::shared_ptr<CallPool::Call>>> under_way;
-  const auto start = [&](std::shared_ptr<Lookup> lookup) {
-    auto call = calls_.start([lookup, session = session_] {
-      lookup->status = session->client->batch_is_exist(lookup->keys.views(), lookup->codes);
-    });
-    under_way.emplace_back(std::move(lookup), std::move(call));
-  };
-  const bool is_long = blocks.size() * shards.size() > kOneCallKeysMax;
-  if (is_long && !last_lookup_hit_) start(prepare(kFirstLookupKeys));
-  std::shared_ptr<Lookup> next = prepare(kLookupKeysMax);  // while the first is under way
-  const auto start_more = [&] {
-    for (; next != nullptr && under_way.size() < kLookupsAtOnce; next = prepare(kLookupKeysMax)) {
-      start(std::move(next));
-    }
-  };
-  if (under_way.empty()) start_more();
-  while (!under_way.empty()) {
-    const auto [lookup, call] = std::move(under_way.front());
-    under_way.pop_front();
-    if (!call->wait(deadline)) return overdue("lookup");
-    const Result<std::size_t> hits = lookup->hits(shards.size());
+  const bool is_long = blocks.size() * shards.size() > Lookup::kOneCallKeysMax;
+  const bool is_careful = is_long && !last_lookup_hit_;
+  std::size_t seen = 0;
+  auto lookup = prepare(is_careful ? kFirstLookupKeys : kLookupKeysMax);
+  while (lookup != nullptr) {
+    const Calls calls = start(lookup);
+    // While it is under way; not if it may well be the last.
+    auto next = is_careful && seen == 0 ? nullptr : prepare(kLookupKeysMax);
+    const Result<std::size_t> hits = finish(*lookup, calls, deadline);
     if (!hits) return hits;
-    const std::size_t seen = lookup->first + *hits;
+    seen += *hits;
     if (is_long) last_lookup_hit_ = seen * shards.size() >= kFirstLookupKeys;
-    if (*hits < lookup->count) {
-      for (const auto& [unneeded, other] : under_way) (void)other->wait(clock_.now());
-      return seen;
-    }
-    start_more();
+    if (*hits < lookup->blocks()) break;
+    lookup = next != nullptr ? std::move(next) : prepare(kLookupKeysMax);
   }
-  return blocks.size();
+  return seen;
+}
+
+MooncakeStore::Calls MooncakeStore::start(const std::shared_ptr<Lookup>& lookup) {
+  Calls calls;
+  for (std::size_t i = 0; i < lookup->calls(); ++i) {
+    calls.push_back(
+        calls_.start([lookup, i, session = session_] { lookup->ask(*session->client, i); }));
+  }
+  return calls;
+}
+
+Result<std::size_t> MooncakeStore::finish(const Lookup& lookup, const Calls& calls, Time deadline) {
+  bool in_time = true;
+  // The others are asked, too: what has not begun by then never will.
+  for (const auto& call : calls) in_time = call->wait(deadline) && in_time;
+  if (!in_time) return overdue("lookup");
+  return lookup.hits();
 }
 
 }  // namespace newmoon

@@ -36,6 +36,8 @@
 
 namespace newmoon {
 
+class Lookup;
+
 struct MooncakeOptions {
   Duration timeout = std::chrono::seconds(1);        // of a call
   Duration start_timeout = std::chrono::seconds(5);  // of open()
@@ -117,7 +119,7 @@ class MooncakeStore final : public KvStore {
     RecentMap<ScopeId, std::string> descriptions NM_GUARDED_BY(mutex){4096};  // as given here
   };
   class Transfers;
-  struct Lookup;
+  using Calls = std::vector<std::shared_ptr<CallPool::Call>>;
   struct Scan;
 
   MooncakeStore(const MooncakeConfig& config, Clock& clock, const MooncakeOptions& options);
@@ -140,6 +142,8 @@ class MooncakeStore final : public KvStore {
   void fetch(const Positions& wanted, std::span<const GetItem> items,
              std::span<Result<GetValue>> values, Time deadline);
   void share_out(std::uint64_t bytes, const std::function<void()>& work);
+  Calls start(const std::shared_ptr<Lookup>& lookup);
+  Result<std::size_t> finish(const Lookup& lookup, const Calls& calls, Time deadline);
   Result<std::uint64_t> count_records(Time deadline);
   Result<Scan> scan(Time deadline);
   Status measure(Scan& scan, Time deadline);

@@ -82,8 +82,9 @@ MooncakeBuffer to_buffer(PyObject* replica, const ReplicaNames& names) {
   const Object memory = python::call_method(replica, names.get_memory_descriptor);
   const Object buffer = python::attribute(memory, names.buffer_descriptor);
   const Object address = python::attribute(buffer, names.buffer_address);
+  if (!address) return {};
   const Object size = python::attribute(buffer, names.size);
-  if (!address || !size) return {};
+  if (!size) return {};
   return {PyLong_AsVoidPtr(address.get()), PyLong_AsUnsignedLongLong(size.get())};
 }
 

@@ -28,7 +28,7 @@ struct FakeMooncake {
     lent = {static_cast<std::uint8_t*>(mapped), bytes};
   }
 
-  std::vector<std::size_t> look_sizes NM_GUARDED_BY(mutex);  // keys of each call
+  std::vector<std::vector<std::string>> looked_at NM_GUARDED_BY(mutex);  // each call's keys
   bool lends = false;  // setup maps what the configuration says
   MutableByteView lent;
   Mutex mutex;
@@ -40,6 +40,7 @@ struct FakeMooncake {
   std::map<std::string, MooncakeValue, std::less<>> replicas NM_GUARDED_BY(mutex);
   // The code that every item of a batch, or a call, answers; 0: what is true.
   std::map<std::string, std::int64_t> codes NM_GUARDED_BY(mutex);
+  std::map<std::string, std::int64_t, std::less<>> key_codes NM_GUARDED_BY(mutex);  // of one key
   std::string raises NM_GUARDED_BY(mutex);  // an exception's text; "": none
   bool held NM_GUARDED_BY(mutex) = false;   // calls wait before they do anything
   int waiting NM_GUARDED_BY(mutex) = 0;
@@ -112,7 +113,7 @@ class FakeMooncakeClient final : public MooncakeClient {
     {
       MutexLock lock(fake_.mutex);
       ++fake_.looks;
-      fake_.look_sizes.push_back(keys.size());
+      fake_.looked_at.emplace_back(keys.begin(), keys.end());
     }
     return each("exist", keys, codes, [&](std::size_t i) NM_REQUIRES(fake_.mutex) {
       return std::int64_t{fake_.values.contains(keys[i])};
@@ -195,7 +196,8 @@ class FakeMooncakeClient final : public MooncakeClient {
     wait_while_held();
     if (!fake_.raises.empty()) return fail(Code::kInternal, fake_.raises);
     for (std::size_t i = 0; i < keys.size(); ++i) {
-      codes[i] = code_of(call);
+      const auto of_key = fake_.key_codes.find(keys[i]);
+      codes[i] = of_key != fake_.key_codes.end() ? of_key->second : code_of(call);
       if (codes[i] == 0) codes[i] = code(i);
     }
     return {};
