@@ -46,11 +46,10 @@ enum class Side : std::uint8_t {
   kOurs,        // keys of ours alone, as under identity unique; with the checksums that
                 // staging has computed, as saves from vLLM come
   kOursShared,  // the same, but keys that others may be writing
+  kWheel,
   kOursHashed,  // keys of ours, the checksums computed by the put
   kOursCopied,  // the same from memory that the store does not know, as saves of llama.cpp come
-  kWheel,
 };
-constexpr std::size_t kSideCount = 5;
 constexpr std::array kRivals = {Side::kOurs, Side::kWheel};
 // Apart from the rivals: values that come and go between theirs would take their places in the
 // segment, so that one of them went through more memory than the other.
@@ -101,9 +100,9 @@ class TransferBench {
   using Speeds = std::map<Side, std::vector<double>>;  // GB/s, of each run
 
   // The ratio is the median of the runs' own, since the machine's speed drifts.
-  MooncakeTransferRow row(std::string op, Side side, Speeds& speeds) const {
-    const std::vector<double>& ours = speeds[side];
-    const std::vector<double>& wheels = speeds[Side::kWheel];
+  MooncakeTransferRow row(std::string op, Side side, const Speeds& speeds) const {
+    const std::vector<double>& ours = speeds.at(side);
+    const std::vector<double>& wheels = speeds.at(Side::kWheel);
     std::vector<double> ratios;
     for (std::size_t i = 0; i < ours.size(); ++i) ratios.push_back(ours[i] / wheels[i]);
     return {bytes_, batch_, std::move(op), median(ours), median(wheels), median(ratios)};
@@ -140,10 +139,10 @@ class TransferBench {
     return {};
   }
 
-  // Of the memory: the sides go through it as far as can be from each other, so that nobody
-  // finds in the caches what another has just used.
+  // Of the memory: the sides go through it far from each other, the rivals half of it, so that
+  // nobody finds in the caches what another has just used. One has memory of its own.
   std::size_t slot(Side side, std::size_t call, std::size_t i) const {
-    const std::size_t ahead = static_cast<std::size_t>(side) * calls_ / kSideCount;
+    const std::size_t ahead = static_cast<std::size_t>(side) * calls_ / 4;
     return (call + ahead) % calls_ * batch_ + i;
   }
   MutableByteView value(std::size_t i, bool known = true) const {

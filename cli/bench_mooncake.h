@@ -52,9 +52,10 @@ class MooncakeBench {
   // and keeps nothing of value: the store is emptied.
   static Result<std::unique_ptr<MooncakeBench>> open(const std::string& url);
 
-  // Medians of 5 interleaved runs, by the wall's clock. All sides move the same bytes from and
-  // to the same memory, registered with the store. The wheel's moves them bare; ours adds
-  // header and checksum, and what is read goes through staging memory (KvStore::get).
+  // Medians of 21 runs, by the wall's clock; the sides of a run take turns call by call. All move
+  // the same bytes, from and to the same memory, which the store knows but for "put_copied". The
+  // wheel's moves them bare; ours adds header and checksum. "put" and "get" next to the wheel's
+  // are timed apart from the other rows, whose wheel is another sample.
   Result<std::vector<MooncakeTransferRow>> transfers(std::span<const std::size_t> value_bytes,
                                                      std::span<const std::size_t> batches);
   Result<std::vector<MooncakeLookupRow>> lookups(std::span<const int> blocks);

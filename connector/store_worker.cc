@@ -77,6 +77,8 @@ void StoreWorker::wait_for_save(const ConnectorMetadata& metadata) {
 }
 
 WorkerReport StoreWorker::get_finished() {
+  saves_.pump();
+  loads_.pump();
   MutexLock lock(mutex_);
   WorkerReport report = std::exchange(report_, {});
   report.rank = options_.rank;
@@ -215,7 +217,7 @@ void StoreWorker::put_batch(std::span<const SaveJob> jobs, std::span<const JobBl
   }
 }
 
-// Those blocks whose jobs may be stored still.
+// Those blocks whose jobs may be stored still; marks the jobs of the others as dropped.
 StoreWorker::PutBatch StoreWorker::admitted(std::span<const SaveJob> jobs,
                                             std::span<const JobBlock> blocks,
                                             std::vector<SaveOutcome>& outcomes) {

@@ -45,8 +45,8 @@ class TransferQueue {
     {
       MutexLock lock(mutex_);
       if (closed_ || jobs_ >= jobs_max_) return job;
-      ++jobs_;
       items_.emplace_back(std::move(job));
+      ++jobs_;
     }
     pump();
     return std::nullopt;
@@ -70,21 +70,24 @@ class TransferQueue {
     return jobs_;
   }
 
-  // Takes back the queued jobs that `wanted` says; those running are not among them.
+  // Takes back the queued jobs that `wanted` says; those running are not among them. Should
+  // memory run out, all stay. `wanted` must not throw.
   std::vector<Job> take_if(const std::function<bool(const Job&)>& wanted) {
     MutexLock lock(mutex_);
     std::vector<Job> taken;
-    std::deque<Item> kept;
-    for (Item& item : items_) {
-      Job* job = std::get_if<Job>(&item);
+    taken.reserve(jobs_);  // nothing may throw once a job has been moved
+    auto kept = items_.begin();
+    for (auto item = items_.begin(); item != items_.end(); ++item) {
+      Job* job = std::get_if<Job>(&*item);
       if (job != nullptr && wanted(*job)) {
         taken.push_back(std::move(*job));
       } else {
-        kept.push_back(std::move(item));
+        if (kept != item) *kept = std::move(*item);
+        ++kept;
       }
     }
+    items_.erase(kept, items_.end());
     jobs_ -= taken.size();
-    items_.swap(kept);
     return taken;
   }
 
@@ -97,24 +100,26 @@ class TransferQueue {
     return take_if([](const Job&) { return true; });
   }
 
- private:
-  using Mark = std::function<void()>;
-  using Item = std::variant<Job, Mark>;
-
-  // Posts the one task, unless it is out already or there is nothing to do.
+  // Posts the one task, unless it is out already or there is nothing to do. Each push, mark and
+  // end of a run does, so it is for the case that memory ran out in one of them.
   void pump() {
     {
       MutexLock lock(mutex_);
       if (posted_ || items_.empty()) return;
       posted_ = true;
     }
-    // What cannot be posted stays queued until the next push or mark.
-    if (const Status posted = contain([this] { executor_.post([this] { run_one(); }); }); !posted) {
-      thrown_.add(posted.error());
+    const Status posted = contain([this] { executor_.post([this] { run_one(); }); });
+    if (posted) return;
+    {
       MutexLock lock(mutex_);
       posted_ = false;
     }
+    thrown_.add(posted.error());
   }
+
+ private:
+  using Mark = std::function<void()>;
+  using Item = std::variant<Job, Mark>;
 
   void run_one() {
     // Memory may run out when jobs are taken; they stay queued then.

@@ -2,14 +2,19 @@
 
 #include <gmock/gmock.h>
 
+#include <new>
 #include <string>
+#include <utility>
 
+#include "base/testing/failing_new.h"
+#include "base/testing/out_of_memory.h"
 #include "connector/testing/manual_executor.h"
 
 namespace newmoon {
 namespace {
 
 using newmoon::testing::ManualExecutor;
+using newmoon::testing::NoMemoryFrom;
 using ::testing::ElementsAre;
 
 class TransferQueueTest : public ::testing::Test {
@@ -94,7 +99,7 @@ TEST_F(TransferQueueTest, ARunThatThrowsIsNotTheLast) {
   EXPECT_THAT(log_, ElementsAre("2"));
 }
 
-TEST_F(TransferQueueTest, WhatCannotBePostedRunsWithTheNext) {
+TEST_F(TransferQueueTest, WhatCannotBePostedRunsWithTheNextOrWhenAsked) {
   struct FullExecutor final : Executor {
     void post(std::function<void()> task) override {
       if (std::exchange(full, false)) throw std::bad_alloc();
@@ -108,6 +113,41 @@ TEST_F(TransferQueueTest, WhatCannotBePostedRunsWithTheNext) {
   EXPECT_EQ(queue.size(), 1u);
   EXPECT_FALSE(queue.push(2));
   EXPECT_THAT(log_, ElementsAre("1", "2"));
+  executor.full = true;
+  EXPECT_FALSE(queue.push(3));
+  EXPECT_EQ(queue.size(), 1u);
+  queue.pump();
+  EXPECT_THAT(log_, ElementsAre("1", "2", "3"));
+}
+
+// Else a load whose blocks are lost would be reported as whole.
+TEST_F(TransferQueueTest, TakingBackWithoutMemoryLeavesEveryJobWhole) {
+  using Job = std::vector<int>;
+  TransferQueue<Job> queue(executor_, 40, 10, [this](std::span<const Job> jobs) {
+    log_.push_back(text_of(jobs.front()));
+  });
+  for (int job = 0; job < 40; ++job) EXPECT_FALSE(queue.push({job, job}));
+  {
+    const NoMemoryFrom limit(30 * sizeof(Job));
+    EXPECT_THROW(queue.take_if([](const Job&) { return true; }), std::bad_alloc);
+  }
+  EXPECT_EQ(queue.size(), 40u);
+  executor_.run_all();
+  ASSERT_EQ(log_.size(), 40u);
+  EXPECT_EQ(log_.front(), "0+0");
+  EXPECT_EQ(log_.back(), "39+39");
+}
+
+TEST_F(TransferQueueTest, APushWithoutMemoryLeavesNothingBehind) {
+  TransferQueue<int> queue(executor_, 100, 1, [](std::span<const int>) {});
+  std::size_t pushed = 0;
+  {
+    const NoMemoryFrom limit(256);
+    EXPECT_THROW(for (; pushed < 100; ++pushed) queue.push(1), std::bad_alloc);
+  }
+  EXPECT_EQ(queue.size(), pushed);
+  executor_.run_all();
+  EXPECT_TRUE(queue.mark(note("mark")));
 }
 
 TEST_F(TransferQueueTest, AMarkWaitsForWhatWasQueuedBeforeItOnly) {

@@ -11,7 +11,9 @@ namespace {
 
 constexpr std::size_t kMasterMaps = 1024;
 
-std::size_t map_of(std::string_view key) { return std::hash<std::string_view>{}(key) % kMasterMaps; }
+std::size_t map_of(std::string_view key) {
+  return std::hash<std::string_view>{}(key) % kMasterMaps;
+}
 
 }  // namespace
 

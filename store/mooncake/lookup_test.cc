@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <set>
 #include <vector>
 
 #include "store/mooncake/testing/fake_client.h"
@@ -18,6 +19,7 @@ using namespace newmoon::testing;  // NOLINT: the vocabulary of these tests
 class LookupTest : public ::testing::Test {
  protected:
   static constexpr std::size_t kBlocks = 1000;
+  static constexpr Shard kShards[] = {Shard{.tp = 0}, Shard{.tp = 1}};
 
   std::string text(std::uint64_t block, std::uint16_t rank = 0) {
     return key_of(1, block, rank).to_string();
@@ -36,9 +38,12 @@ class LookupTest : public ::testing::Test {
     MutexLock lock(fake_.mutex);
     fake_.key_codes[key] = code;
   }
+  void raise(const std::string& what) {
+    MutexLock lock(fake_.mutex);
+    fake_.raises = what;
+  }
   Result<std::size_t> hits(std::size_t blocks = kBlocks) {
-    const Shard shards[] = {Shard{.tp = 0}, Shard{.tp = 1}};
-    Lookup lookup(scope_of(1), shards, blocks_of(0, blocks));
+    Lookup lookup(scope_of(1), kShards, blocks_of(0, blocks));
     for (std::size_t call = lookup.calls(); call > 0; --call) lookup.ask(client_, call - 1);
     return lookup.hits();
   }
@@ -68,12 +73,40 @@ TEST_F(LookupTest, AnErrorCountsIfItComesBeforeTheFirstMiss) {
   EXPECT_EQ(hits(), 599u);
 }
 
-TEST_F(LookupTest, ACallThatFailsFailsTheLookup) {
-  {
-    MutexLock lock(fake_.mutex);
-    fake_.raises = "RuntimeError: no";
+TEST_F(LookupTest, InABlockTheFirstShardSaysWhetherItIsAMissOrAnError) {
+  fill(kBlocks);
+  lose(text(7, 0));
+  fail(text(7, 1), -900);
+  EXPECT_EQ(hits(), 7u);
+  lose(text(5, 1));
+  fail(text(5, 0), -900);
+  EXPECT_EQ(hits().error().code, Code::kUnavailable);
+}
+
+TEST_F(LookupTest, OneCallThatFailsFailsTheLookup) {
+  fill(kBlocks);
+  for (const std::size_t failing : {0, 1}) {
+    Lookup lookup(scope_of(1), kShards, blocks_of(0, kBlocks));
+    lookup.ask(client_, 1 - failing);
+    raise("RuntimeError: no");
+    lookup.ask(client_, failing);
+    raise("");
+    EXPECT_EQ(lookup.hits().error().code, Code::kInternal);
   }
-  EXPECT_EQ(hits().error().code, Code::kInternal);
+}
+
+TEST_F(LookupTest, TwoCallsFrom1025KeysOn) {
+  for (const std::size_t keys : {1023, 1024, 1025, 1026}) {
+    Lookup lookup(scope_of(1), {kShards, 1}, blocks_of(0, keys));
+    EXPECT_EQ(lookup.calls(), keys <= 1024 ? 1u : 2u);
+    for (std::size_t call = 0; call < lookup.calls(); ++call) lookup.ask(client_, call);
+    EXPECT_EQ(lookup.hits(), 0u);
+    MutexLock lock(fake_.mutex);
+    std::set<std::string> asked;
+    for (const auto& call : fake_.looked_at) asked.insert(call.begin(), call.end());
+    EXPECT_EQ(asked.size(), keys);
+    fake_.looked_at.clear();
+  }
 }
 
 // Map by map, and no map by both calls, but for one.

@@ -23,8 +23,8 @@ constexpr std::size_t kTransfersAtOnce = 3;
 // That copy what is read where it lies. Memory gives little more to more of them.
 constexpr std::size_t kReadersAtOnce = 4;
 constexpr std::uint64_t kReaderBytesMin = 256 << 10;  // that are worth the wake-up of one
-// A lookup's first call asks little, since many lookups miss at once, unless the last one was a
-// hit; then more, so that calls are few: a call costs as much as a hundred keys.
+// A lookup's first stretch is small, since many lookups miss at once, unless the last one was a
+// hit; the others are large, so that calls are few: a call costs as much as a hundred keys.
 constexpr std::size_t kFirstLookupKeys = 64;
 constexpr std::size_t kLookupKeysMax = 8192;
 

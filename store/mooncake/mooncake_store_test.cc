@@ -137,6 +137,33 @@ TEST_F(MooncakeStoreTest, ALongLookupAsksLittleFirstUnlessTheLastOneHit) {
   EXPECT_THAT(calls_of(5900, 2000, 100), ElementsAre(1000, 1000));
 }
 
+TEST_F(MooncakeStoreTest, ALookupOfManyStretchesCountsThroughAllOfThem) {
+  const Shard shards[] = {Shard{.tp = 0}, Shard{.tp = 1}, Shard{.tp = 2}};
+  constexpr std::size_t kBlocks = 7000;  // 21,000 keys
+  const auto text = [](std::uint64_t block, std::uint16_t rank) {
+    return key_of(1, block, rank).to_string();
+  };
+  store();
+  {
+    MutexLock lock(fake_.mutex);
+    for (std::uint64_t block = 0; block < kBlocks; ++block) {
+      for (const Shard& shard : shards) fake_.values[text(block, shard.tp)] = "value";
+    }
+  }
+  for (const std::size_t lost : {kBlocks, std::size_t{6999}, std::size_t{5500}, std::size_t{2731},
+                                 std::size_t{2730}, std::size_t{2729}, std::size_t{21}}) {
+    {
+      MutexLock lock(fake_.mutex);
+      fake_.values.erase(text(lost, lost % 3));
+    }
+    for (const char* const last : {"a hit", "another"}) {  // with a small stretch first or without
+      EXPECT_EQ(store().hit_prefix(scope_of(1), shards, blocks_of(0, kBlocks)), lost) << last;
+    }
+    const Shard absent{.tp = 9};
+    EXPECT_EQ(store().hit_prefix(scope_of(1), {&absent, 1}, blocks_of(0, kBlocks)), 0u);
+  }
+}
+
 TEST_F(MooncakeStoreTest, AnExceptionOfTheWheelIsAnErrorWithItsText) {
   store();
   {
@@ -433,6 +460,28 @@ TEST_F(MooncakeStoreTest, EveryCallEndsWhileTheWheelHangs) {
   fake_.let_go();
   store_.reset();
   EXPECT_EQ(fake_.count(), 0u);  // what nobody waited for was never begun
+}
+
+TEST_F(MooncakeStoreTest, OfALookupThatIsLateNoOtherCallBegins) {
+  options_.workers = 1;
+  options_.timeout = milliseconds(500);
+  for (std::uint64_t i = 0; i < 2000; ++i) ASSERT_TRUE(put_one(store(), key_of(1, i), 8));
+  const Shard shard;
+  const auto look = [&] {
+    return store().hit_prefix(scope_of(1), {&shard, 1}, blocks_of(0, 2000));
+  };
+  const auto begun = [&] {
+    MutexLock lock(fake_.mutex);
+    return fake_.looked_at.size();
+  };
+  EXPECT_EQ(look(), 2000u);  // so that the next one begins with two calls
+  const std::size_t before = begun();
+  fake_.hold();
+  EXPECT_EQ(code_of(look()), Code::kDeadline);
+  fake_.await_waiting(1);
+  fake_.let_go();
+  store_.reset();
+  EXPECT_EQ(begun(), before + 1);
 }
 
 TEST_F(MooncakeStoreTest, TheEndWaitsForWhatRunsButNotForEver) {

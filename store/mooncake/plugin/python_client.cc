@@ -98,12 +98,13 @@ Status to_replicas(const char* what, const Object& lists, const Object& keys,
   for (std::size_t i = 0; i < replicas.size(); ++i) {
     PyObject* const key = PyList_GET_ITEM(keys.get(), static_cast<Py_ssize_t>(i));
     PyObject* const list = PyDict_GetItemWithError(lists.get(), key);  // borrowed
+    if (PyErr_Occurred() != nullptr) return python::raised(what);
     const Py_ssize_t count = list != nullptr && PyList_Check(list) ? PyList_GET_SIZE(list) : 0;
     for (Py_ssize_t j = 0; j < count; ++j) {
       const MooncakeBuffer found = to_buffer(PyList_GET_ITEM(list, j), names);
+      if (PyErr_Occurred() != nullptr) return python::raised(what);
       if (found.bytes > 0) replicas[i].push_back(found);
     }
-    if (PyErr_Occurred() != nullptr) return python::raised(what);
   }
   return {};
 }
