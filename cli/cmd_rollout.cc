@@ -69,7 +69,8 @@ void add_rollout_command(CLI::App& app, int& exit_code) {
       ->check(check_uint64);
   command->add_option("--mode", options->mode, "numerics: exact or fast")
       ->check(CLI::IsMember({"exact", "fast"}));
-  command->add_option("--faults", options->faults, "faults to inject; see docs/verification.md");
+  command->add_option("--faults", options->faults,
+                      "faults to inject; grammar: store/fault_rule.h, admin/faulty_transport.h");
   command
       ->add_option("--update", options->update,
                    "the engines together, or rolling: one after the other under load")
