@@ -49,12 +49,15 @@ Scope Fence::scope_of(const WeightsIdentity& weights) const {
 
 std::optional<Scope> Fence::open(std::optional<Scope> next,
                                  std::vector<std::uint64_t> weight_writes) {
+  const std::optional<ScopeId> next_id = next ? std::optional(next->id()) : std::nullopt;
+  // Nothing throws from here on: who fails has not begun.
   bound_writes_ = std::move(weight_writes);
   ++epoch_;
   scheduled_since_adopt_ = false;
+  scope_id_ = next_id;
   std::optional<Scope> left = std::exchange(scope_, std::move(next));
-  scope_id_ = scope_ ? std::optional(scope_->id()) : std::nullopt;
-  return left == scope_ ? std::nullopt : left;  // re-adopted: not left, nothing to purge
+  if (left == scope_) left.reset();  // re-adopted: not left, nothing to purge
+  return left;
 }
 
 void EpochFloor::raise(Epoch epoch) {

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 
 #include <limits>
+#include <new>
+
+#include "base/testing/out_of_memory.h"
 
 namespace newmoon {
 namespace {
@@ -36,6 +39,26 @@ TEST(FenceTest, EveryFenceMovesTheEpochByOne) {
   EXPECT_EQ(fence.epoch(), 6u);
   fence.adopt_unique();
   EXPECT_EQ(fence.epoch(), 7u);
+}
+
+// Long texts, so that there is much to allocate.
+TEST(FenceTest, WithoutMemoryItHasMovedOrNot) {
+  for (const std::size_t limit : {16, 64, 256, 1024, 2048, 4096, 8192}) {
+    Fence fence({"run-7", std::string(3000, 'm'), std::string(3000, 'l'), Incarnation{{9}}});
+    fence.adopt(kBase);
+    const Epoch epoch = fence.epoch();
+    const Scope scope = *fence.scope();
+    bool has_moved = true;
+    try {
+      const testing::NoMemoryFrom none(limit);
+      fence.adopt(kTuned);
+    } catch (const std::bad_alloc&) {
+      has_moved = false;
+    }
+    EXPECT_EQ(fence.epoch(), has_moved ? epoch + 1 : epoch) << limit;
+    EXPECT_EQ(*fence.scope() != scope, has_moved) << limit;
+    EXPECT_EQ(*fence.scope_id(), fence.scope()->id()) << limit;
+  }
 }
 
 TEST(FenceTest, SealLeavesTheScope) {

@@ -245,6 +245,13 @@ void StoreScheduler::request_finished(const RequestId& request_id) {
   if (std::erase(pending_loads_, load_id) > 0) finish_load(load_id);  // no rank has it
 }
 
+void StoreScheduler::blocks_dropped(const RequestId& request_id) {
+  client_.discard(request_id);
+  lookups_.erase(request_id);
+  const auto request = requests_.find(request_id);
+  if (request != requests_.end()) request->second.saved_blocks = 0;
+}
+
 bool StoreScheduler::has_outstanding_load(const RequestId& request_id) const {
   return load_of_request_.contains(request_id);
 }

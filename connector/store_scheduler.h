@@ -121,6 +121,10 @@ class StoreScheduler {
   // Finished, aborted or preempted: forgets lookup and save progress; a load under
   // way becomes cancelled and is reported as such when every rank has ended it.
   void request_finished(const RequestId& request_id);
+  // It has lost its blocks, preempted or because its load brought nothing, and will be looked up
+  // anew: forgets the same, but not that a load of it failed, which the next lookup would promise
+  // once more. REQUIRES: no load of it is under way.
+  void blocks_dropped(const RequestId& request_id);
   bool has_outstanding_load(const RequestId& request_id) const;
   bool has_pending_push_work() const;  // saves with pins, or loads, not yet reported
 

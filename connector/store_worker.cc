@@ -52,9 +52,10 @@ void StoreWorker::start_load_kv(const ConnectorMetadata& metadata) {
   hear(metadata);
   for (const LoadJob& job : metadata.loads) {
     note_used(job.scope, job.epoch);
+    TimedLoad load = timed(job);
     if (!admit(job.epoch)) {
-      report_load(job, 0);
-    } else if (const std::optional<TimedLoad> refused = loads_.push({job, clock_.now()})) {
+      report_load(load, 0);
+    } else if (const std::optional<TimedLoad> refused = loads_.push(std::move(load))) {
       count(&StoreWorkerStats::dropped_loads);
       report_load(*refused, 0);
     }
@@ -65,6 +66,7 @@ void StoreWorker::wait_for_save(const ConnectorMetadata& metadata) {
   hear(metadata);
   for (const SaveJob& job : metadata.saves) {
     note_used(job.scope, job.epoch);
+    owe_save();
     // A step that was scheduled before a fence and ran after a weight write has just
     // computed these blocks with other weights than its scope says: rules FLOOR, BIND.
     if (!admit(job.epoch)) {
@@ -79,8 +81,11 @@ void StoreWorker::wait_for_save(const ConnectorMetadata& metadata) {
 WorkerReport StoreWorker::get_finished() {
   saves_.pump();
   loads_.pump();
+  WorkerReport report;
   MutexLock lock(mutex_);
-  WorkerReport report = std::exchange(report_, {});
+  report.saves.reserve(owed_saves_);
+  report.loads.reserve(owed_loads_);
+  std::swap(report, report_);
   report.rank = options_.rank;
   report.weight_writes = floor_.weight_writes();
   return report;
@@ -91,12 +96,14 @@ void StoreWorker::note_weight_write(Epoch sealed_epoch) {
     MutexLock lock(mutex_);
     floor_.note_weight_write(sealed_epoch);
   }
-  drop_below_floor();
+  // What cannot be dropped now is refused when it runs; the other ranks are to be told all the
+  // same.
+  (void)contain([this] { drop_below_floor(); });
 }
 
 void StoreWorker::close() {
   for (const SaveJob& job : saves_.close()) report_save(job, SaveOutcome::kDropped);
-  for (const LoadJob& job : loads_.close()) report_load(job, 0);
+  for (const TimedLoad& job : loads_.close()) report_load(job, 0);
 }
 
 StoreWorkerStats StoreWorker::stats() const {
@@ -258,13 +265,13 @@ SaveOutcome StoreWorker::outcome_of(const Error& error) {
 void StoreWorker::run_load(const TimedLoad& job) {
   const Result<std::size_t> loaded =
       contain([&]() -> Result<std::size_t> { return get_blocks(job); });
-  if (!loaded) count_failure(loaded.error());
   std::size_t good_blocks = loaded.value_or(0);
   // Rule FLOOR once more, after the bytes came: the request that waited for them may
   // be gone, or run on other weights.
   if (good_blocks > 0 && !admit(job.epoch)) good_blocks = 0;
   count(&StoreWorkerStats::loaded_blocks, good_blocks);
   report_load(job, good_blocks);
+  if (!loaded) count_failure(loaded.error());
 }
 
 // How many leading blocks of the job are loaded and checked. What follows the first
@@ -375,7 +382,7 @@ FenceAck StoreWorker::drop_below_floor() {
     report_save(job, SaveOutcome::kDropped);
     ++dropped.saves;
   }
-  for (const LoadJob& job : loads_.take_if(is_below)) {
+  for (const TimedLoad& job : loads_.take_if(is_below)) {
     admit(job.epoch);
     report_load(job, 0);
     ++dropped.loads;
@@ -392,18 +399,34 @@ void StoreWorker::add_dropped(const Dropped& dropped) {
   dropped_.saves += dropped.saves;
 }
 
+StoreWorker::TimedLoad StoreWorker::timed(const LoadJob& job) {
+  TimedLoad load{job, clock_.now(), {}};
+  load.failed_blocks.reserve(job.blocks.size());
+  MutexLock lock(mutex_);
+  report_.loads.reserve(report_.loads.size() + owed_loads_ + 1);
+  ++owed_loads_;
+  return load;
+}
+
+void StoreWorker::owe_save() {
+  MutexLock lock(mutex_);
+  report_.saves.reserve(report_.saves.size() + owed_saves_ + 1);
+  ++owed_saves_;
+}
+
 void StoreWorker::report_save(const SaveJob& job, SaveOutcome outcome) {
   MutexLock lock(mutex_);
   report_.saves.push_back({job.job_id, outcome});
+  --owed_saves_;
 }
 
-void StoreWorker::report_load(const LoadJob& job, std::size_t good_blocks) {
-  LoadReport report{job.load_id, {}};
+void StoreWorker::report_load(const TimedLoad& job, std::size_t good_blocks) {
   for (std::size_t i = good_blocks; i < job.blocks.size(); ++i) {
-    report.failed_blocks.push_back(job.blocks[i].block);
+    job.failed_blocks.push_back(job.blocks[i].block);
   }
   MutexLock lock(mutex_);
-  report_.loads.push_back(std::move(report));
+  report_.loads.push_back({job.load_id, std::move(job.failed_blocks)});
+  --owed_loads_;
 }
 
 std::uint64_t StoreWorker::count(std::uint64_t StoreWorkerStats::* counter, std::uint64_t amount) {

@@ -91,6 +91,9 @@ class StoreWorker final : public LookupBackend {
  private:
   struct TimedLoad : LoadJob {
     Time since{};  // start_load_kv()
+    // Room for all of its blocks: a report must not fail for lack of memory, or the request
+    // would wait for ever.
+    mutable std::vector<BlockId> failed_blocks;
   };
 
   // Queued jobs dropped since the floor came to `floor`.
@@ -139,8 +142,11 @@ class StoreWorker final : public LookupBackend {
   bool admit(Epoch epoch);
   FenceAck drop_below_floor();
   void add_dropped(const Dropped& dropped);
+  TimedLoad timed(const LoadJob& job);
+  void owe_save();
+  // These do not throw.
   void report_save(const SaveJob& job, SaveOutcome outcome);
-  void report_load(const LoadJob& job, std::size_t good_blocks);
+  void report_load(const TimedLoad& job, std::size_t good_blocks);
   std::uint64_t count(std::uint64_t StoreWorkerStats::* counter, std::uint64_t amount = 1);
   bool in_time(const TimedLoad& job);
   void count_failure(const Error& error);
@@ -159,7 +165,9 @@ class StoreWorker final : public LookupBackend {
 
   mutable Mutex mutex_;
   EpochFloor floor_ NM_GUARDED_BY(mutex_);
-  WorkerReport report_ NM_GUARDED_BY(mutex_);  // since the last get_finished()
+  WorkerReport report_ NM_GUARDED_BY(mutex_);         // since the last get_finished(); has room for
+  std::size_t owed_saves_ NM_GUARDED_BY(mutex_) = 0;  // those still to be reported
+  std::size_t owed_loads_ NM_GUARDED_BY(mutex_) = 0;
   StoreWorkerStats stats_ NM_GUARDED_BY(mutex_);
   Dropped dropped_ NM_GUARDED_BY(mutex_);
   UsedScopes used_ NM_GUARDED_BY(mutex_);

@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 
+#include "base/testing/out_of_memory.h"
 #include "connector/testing/worker_fixture.h"
 
 namespace newmoon::testing {
@@ -346,6 +347,24 @@ TEST_F(StoreWorkerTest, AJobWithoutMemoryFailsAndTheNextOneRuns) {
   EXPECT_THAT(load(load_job(9, 1, {1})).loads.at(0).failed_blocks, ElementsAre(1));
   EXPECT_THAT(load(load_job(10, 1, {1})).loads.at(0).failed_blocks, IsEmpty());
   EXPECT_EQ(worker_->stats().store_errors, 3u);
+}
+
+// Else the request would wait for ever.
+TEST_F(StoreWorkerTest, ALoadIsReportedWithoutMemoryForIt) {
+  const std::vector<BlockId> blocks(100, 1);
+  for (const std::uint64_t id : {7, 8}) {
+    worker_->start_load_kv(step_with(load_job(id, 1, blocks)));
+    (void)worker_->get_finished();  // what is still to be reported keeps its room
+  }
+  {
+    const NoMemoryFrom limit(256);
+    receive_.run_one();
+  }
+  worker_->fence(2);
+  receive_.run_all();
+  const WorkerReport report = worker_->get_finished();
+  ASSERT_THAT(report.loads, SizeIs(2));
+  for (const LoadReport& load : report.loads) EXPECT_EQ(load.failed_blocks, blocks);
 }
 
 TEST_F(StoreWorkerTest, ReportsItsRankAndWeightWrites) {

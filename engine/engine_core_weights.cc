@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/contain.h"
 #include "base/log.h"
 #include "engine/engine_core.h"
 
@@ -90,7 +91,8 @@ Result<bool> EngineCore::wake_up(std::span<const std::string> tags) {
 Status EngineCore::wake_weights() {
   // After level 2 they are read anew, and need not be those that went to sleep.
   if (sleep_level_ == 2) begin_weight_write();
-  const Result<WeightsReport> report = executor_.wake_up(false, fence_.epoch());
+  const Result<WeightsReport> report =
+      contain([&] { return executor_.wake_up(false, fence_.epoch()); });
   if (!report) return std::unexpected(report.error());
   weights_resident_ = true;
   if (sleep_level_ == 2) end_weight_write(true);
@@ -129,7 +131,9 @@ Status EngineCore::update_weights(const WeightUpdate& update) {
     return fail(Code::kBadRequest, "update_weights: the weights sleep; call wake_up first");
   }
   begin_weight_write();
-  const Result<WeightsReport> report = executor_.update_weights(update, false, fence_.epoch());
+  // One that throws has failed as well: it may have written a part.
+  const Result<WeightsReport> report =
+      contain([&] { return executor_.update_weights(update, false, fence_.epoch()); });
   end_weight_write(report.has_value());
   if (!report) return std::unexpected(report.error());
   return {};
@@ -151,14 +155,15 @@ Status EngineCore::finish_weight_update(const std::optional<std::string>& weight
 
 Status EngineCore::run_unknown_writer(const std::function<Status()>& write) {
   begin_weight_write();
-  Status status = write();
+  Status status = contain(write);
   end_weight_write(status.has_value());
   return status;
 }
 
 void EngineCore::set_weight_version(const std::string& weight_version) {
-  label_is_fresh_ = label_is_fresh_ || weight_version != weight_version_;
-  weight_version_ = weight_version;
+  std::string next = weight_version;  // what can throw, first: the old label must not be fresh
+  label_is_fresh_ = label_is_fresh_ || next != weight_version_;
+  weight_version_.swap(next);
 }
 
 // Without a finish, the first step that runs on the new weights opens their scope.

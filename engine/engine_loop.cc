@@ -53,9 +53,15 @@ void EngineLoop::add_request(RequestInput input, OutputFn on_output) {
   const RequestId id = input.id;
   const bool posted = try_post([this, input = std::move(input), on_output](EngineCore& core) {
     const RequestId name = input.id;
+    // Before: one that is taken in and has nobody to tell would be waited for in vain.
+    const auto [callback, is_new] = callbacks_.try_emplace(name, on_output);
     const Status status = contain([&] { return core.add_request(input); });
-    if (!status) return refuse(name, on_output, to_string(status.error()));
-    callbacks_[name] = on_output;
+    if (status) {
+      callback->second = on_output;
+      return;
+    }
+    if (is_new) callbacks_.erase(callback);
+    refuse(name, on_output, to_string(status.error()));
   });
   if (!posted) refuse(id, on_output, "unavailable: the engine has stopped");
 }

@@ -34,6 +34,17 @@ class EngineLoopTest : public ::testing::Test {
     std::vector<Token> tokens;
     RequestOutput last;
   };
+  // While the loop is held and stop() has been called: returns once requests are refused. Those
+  // taken in before that are added to `taken`.
+  void await_stop(std::vector<std::future<Generation>>& taken) {
+    RequestStatus last = RequestStatus::kRunning;
+    for (int i = 0; last != RequestStatus::kFinishedError; ++i) {
+      taken.push_back(generate(input("r" + std::to_string(i), 240)));
+      if (taken.back().wait_for(1ms) != std::future_status::ready) continue;
+      last = taken.back().get().last.status;
+      taken.pop_back();
+    }
+  }
   std::future<Generation> generate(RequestInput input) {
     auto promise = std::make_shared<std::promise<Generation>>();
     auto so_far = std::make_shared<Generation>();
@@ -127,13 +138,7 @@ TEST_F(EngineLoopTest, StopEndsARequestThatHasNotBegun) {
   std::vector<std::future<Generation>> taken;
   taken.push_back(generate(input("first", 240)));
   std::thread stopper([this] { loop_->stop(); });  // lint: allow thread, stop blocks
-  RequestStatus last = RequestStatus::kRunning;
-  for (int i = 0; last != RequestStatus::kFinishedError; ++i) {
-    taken.push_back(generate(input("r" + std::to_string(i), 240)));
-    if (taken.back().wait_for(1ms) != std::future_status::ready) continue;
-    last = taken.back().get().last.status;
-    taken.pop_back();
-  }
+  await_stop(taken);
   release.set_value();
   stopper.join();
   for (auto& request : taken) {
@@ -142,9 +147,24 @@ TEST_F(EngineLoopTest, StopEndsARequestThatHasNotBegun) {
 }
 
 TEST_F(EngineLoopTest, StopAbortsWhatRunsAndRefusesTheRest) {
-  std::future<Generation> running = generate(input("r", 240));
-  loop_->stop();
-  EXPECT_EQ(running.get().last.status, RequestStatus::kFinishedAborted);
+  std::promise<void> begun;
+  std::promise<void> release;
+  std::promise<RequestStatus> ended;
+  bool is_first = true;
+  loop_->add_request(input("r", 240), [&, held = release.get_future().share()](auto output) {
+    if (std::exchange(is_first, false)) {
+      begun.set_value();
+      held.wait();  // until the stop has arrived
+    }
+    if (output.finished) ended.set_value(output.status);
+  });
+  begun.get_future().wait();
+  std::thread stopper([this] { loop_->stop(); });  // lint: allow thread, stop blocks
+  std::vector<std::future<Generation>> taken;
+  await_stop(taken);
+  release.set_value();
+  stopper.join();
+  EXPECT_EQ(ended.get_future().get(), RequestStatus::kFinishedAborted);
   EXPECT_EQ(generate(input("late", 1)).get().last.status, RequestStatus::kFinishedError);
   EXPECT_EQ(loop_->pause_generation(PauseMode::kKeep, false, 1s).error().code, Code::kUnavailable);
 }

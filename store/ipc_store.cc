@@ -87,6 +87,7 @@ Result<IpcStore::Reply> IpcStore::await_reply(ZmqSocket& connection, const Head&
   bool lost = false;
   while (true) {
     while (std::optional<ZmqSocket::Received> received = connection.receive()) {
+      if (received->frames.empty()) return garbage("an answer that did not fit into memory");
       const Result<Head> reply = ipc::decode_head(received->frames[0].bytes());
       if (!reply) return garbage(reply.error().message);
       if (!reply->reply || received->cut) return garbage("an answer that is none");

@@ -139,8 +139,10 @@ Result<MemoryStore::Core::IndexPtr> MemoryStore::Core::index_for_put(const Scope
     ++refused_late_puts_;
     return fail(Code::kFenced, "scope " + scope.hex() + " was purged for good: drop the put");
   }
-  IndexPtr& index = scopes_[scope];
-  if (index == nullptr) index = make_index();
+  const auto found = scopes_.find(scope);
+  if (found != scopes_.end()) return found->second;
+  IndexPtr index = make_index();
+  scopes_.emplace(scope, index);
   return index;
 }
 

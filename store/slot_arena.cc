@@ -123,20 +123,23 @@ std::uint64_t SlotArena::held_bytes() const {
 
 // Where the budget is nearly used, a slab of one slot. It is available on return.
 SlotArena::Slab* SlotArena::add_slab(std::size_t slot_bytes) {
+  // What can throw, before pages are taken and anything refers to the slab.
+  auto slab = std::make_unique<Slab>();
+  Slab*& available = available_[slot_bytes];
+  if (slabs_.size() == slabs_.capacity()) slabs_.reserve(2 * slabs_.size() + 16);
   const std::size_t target =
       std::clamp(std::bit_floor(held_bytes_ / 4), slab_bytes_min_, slab_bytes_max_);
   std::optional<PagePool::Chunk> chunk = pool_.allocate(slab_bytes(slot_bytes, target));
   if (!chunk) chunk = pool_.allocate(PagePool::round_to_pages(slot_bytes));
   if (!chunk) return nullptr;
-  auto slab = std::make_unique<Slab>();
   slab->arena = this;
   slab->chunk = *chunk;
   slab->slot_bytes = slot_bytes;
   slab->slots = chunk->bytes / slot_bytes;
   slab->position = slabs_.size();
-  held_bytes_ += chunk->bytes;
-  link_available(slab.get());
   slabs_.push_back(std::move(slab));
+  held_bytes_ += chunk->bytes;
+  link(available, slabs_.back().get());
   return slabs_.back().get();
 }
 
@@ -149,8 +152,9 @@ void SlotArena::remove_slab(Slab* slab) {
   slabs_.pop_back();
 }
 
-void SlotArena::link_available(Slab* slab) {
-  Slab*& head = available_[slab->slot_bytes];
+void SlotArena::link_available(Slab* slab) { link(available_[slab->slot_bytes], slab); }
+
+void SlotArena::link(Slab*& head, Slab* slab) {
   slab->previous = nullptr;
   slab->next = head;
   if (head != nullptr) head->previous = slab;

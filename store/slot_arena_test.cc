@@ -4,8 +4,11 @@
 
 #include <cstring>
 #include <iterator>
+#include <new>
 #include <set>
 #include <vector>
+
+#include "base/testing/out_of_memory.h"
 
 namespace newmoon {
 namespace {
@@ -38,6 +41,28 @@ TEST_F(SlotArenaTest, UsesTheBudgetAndNeverMore) {
     EXPECT_GE(slots.size() * SlotArena::slot_bytes(bytes) * 10, kBudget * 9) << bytes;
     free_all(slots);
   }
+}
+
+// Each limit makes another allocation of the arena's own fail.
+TEST_F(SlotArenaTest, WithoutMemoryNothingIsLost) {
+  for (const std::size_t limit : {16, 32, 64, 128, 256, 512}) {
+    SlotArena arena(pool_, 4096, 4096);
+    std::vector<SlotArena::Slot> slots;
+    slots.reserve(100);
+    for (std::size_t bytes = 1000; slots.size() < 100; bytes += 64) {
+      try {
+        const testing::NoMemoryFrom none(limit);
+        if (auto slot = arena.allocate(bytes)) slots.push_back(*slot);
+      } catch (const std::bad_alloc&) {
+        slots.push_back(*arena.allocate(bytes));
+      }
+      std::memset(slots.back().data, 0x5a, bytes);
+    }
+    free_all(slots);
+  }
+  const auto all = pool_.allocate(kBudget);
+  ASSERT_TRUE(all);
+  pool_.free({&*all, 1});
 }
 
 TEST_F(SlotArenaTest, SlotsAreAlignedAndApart) {

@@ -30,6 +30,25 @@ TEST_F(Roles, ABlockGoesOutAndComesBack) {
   }
 }
 
+// A lookup would promise the same again, without end.
+TEST_F(Roles, ALoadThatBroughtNothingIsNotAskedForAgain) {
+  preload("writer", 2);
+  EXPECT_EQ(match("reader", 2), 2 * kBlock);
+  allocate("reader", {11, 12, 13}, 0, 2 * kBlock);
+  const auto values = store_.values;
+  store_.values.clear();
+  execute(build());
+  run_all();
+  collect();
+  EXPECT_THAT(finished_.failed_loads, ElementsAre("reader"));
+  store_.values = values;
+  EXPECT_EQ(match("reader", 2), 0u);
+  EXPECT_EQ(match("another", 2), 2 * kBlock);
+  scheduler_->fence_only();  // of other bytes
+  preload("writer again", 2);
+  EXPECT_EQ(match("reader", 2), 2 * kBlock);
+}
+
 // Rule PIN, by staging: the block is written again before its save runs.
 TEST_F(Roles, WhatIsSavedIsWhatTheStepLeft) {
   match("a", 1);
@@ -148,6 +167,18 @@ TEST_F(Roles, WhatStandsBehindAnOldLocalPrefixIsNotSaved) {
 }
 
 // As under vLLM's MultiConnector. The block may have been ours in this very epoch before.
+TEST_F(Roles, ABlockThatAnotherConnectorFilledInPartIsNotSaved) {
+  preload("writer", 1);
+  store_.values.clear();
+  match("a", 1);
+  allocate("a", {1});
+  allocate("a", {1}, kBlock - 1);
+  scheduler_->schedule("a", {{1}}, true, kBlock - 1, 1);
+  execute(build());
+  run_all();
+  EXPECT_THAT(store_.values, IsEmpty());
+}
+
 TEST_F(Roles, WhatAnotherConnectorLoadedIsNotSaved) {
   preload("writer", 1);
   store_.values.clear();

@@ -43,8 +43,8 @@ std::optional<std::uint32_t> SchedulerRole::match(const RequestId& request_id,
   adopt_if_due();
   Tracked& request = requests_[request_id];
   if (!request.blocks.empty()) {
-    // It was preempted: what it had is gone, and so is what was known of it.
-    scheduler_.request_finished(request_id);
+    // It was preempted, or its load brought nothing: what it had is gone.
+    scheduler_.blocks_dropped(request_id);
     request.blocks.clear();
     request.load_begin = request.load_end = 0;
   }
@@ -124,7 +124,9 @@ void SchedulerRole::note_computed(Tracked& request, std::uint32_t num_computed_t
   const std::size_t end = std::min<std::size_t>(
       (num_computed_tokens + num_scheduled_tokens + block_size_ - 1) / block_size_,
       request.blocks.size());
-  note_foreign(request, request.known_end, std::min(begin, end));
+  // The last of them may be filled in part; a block begun by us is known already.
+  const std::size_t filled = (num_computed_tokens + block_size_ - 1) / block_size_;
+  note_foreign(request, request.known_end, std::min(filled, end));
   request.known_end = std::max(request.known_end, end);
   for (std::size_t i = begin; i < end; ++i) {
     const BlockId block = request.blocks[i];
@@ -293,12 +295,13 @@ bool SchedulerRole::label_is_trusted() const {
 
 // vLLM tells it behind the update that it belongs to, when a scope may be open already.
 void SchedulerRole::set_weight_version(const std::string& weight_version) {
-  const bool is_new = weight_version != weight_version_;
+  std::string next = weight_version;  // what can throw, first: the old label must not be fresh
+  const bool is_new = next != weight_version_;
   label_is_fresh_ = label_is_fresh_ || is_new;
-  weight_version_ = weight_version;
+  weight_version_.swap(next);
   if (!is_new || fence_.sealed() || !label_is_trusted()) return;
-  after_fence(fence_.seal());
   adopt_due_ = true;
+  after_fence(fence_.seal());
 }
 
 // Of an epoch that the ranks have heard nothing of.

@@ -97,3 +97,11 @@ def wait_until(holds, what: str) -> None:
     while not holds():
         assert time.monotonic() < deadline, what
         time.sleep(0.1)
+
+
+def wait_until_halted(pid: int) -> None:
+    """Stopped, or dead and not yet reaped: on a busy machine signals take their time."""
+    deadline = time.monotonic() + 30
+    stat = pathlib.Path(f"/proc/{pid}/stat")
+    while time.monotonic() < deadline and stat.read_text().rpartition(")")[2].split()[0] not in "TZ":
+        time.sleep(0.001)

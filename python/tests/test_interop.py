@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("vllm")
 
 import zmq
-from processes import binary, python, running
+from processes import binary, python, running, wait_until_halted
 
 import newmoon
 
@@ -187,6 +187,7 @@ def test_our_client_asks_their_server(their_server):
 def test_our_client_gives_their_server_up_in_time_and_finds_it_again(their_server):
     client = newmoon.LookupKeyClient(their_server.endpoint, timeout_s=1)
     their_server.process.send_signal(signal.SIGSTOP)
+    wait_until_halted(their_server.process.pid)
     try:
         with pytest.raises(newmoon.Error) as raised:
             client.lookup(TOKENS, HASHES)

@@ -6,7 +6,6 @@ the server is stopped and killed. ranks: two ranks, one of which is stopped and 
 
 import json
 import os
-import pathlib
 import signal
 import struct
 import sys
@@ -14,6 +13,7 @@ import threading
 import time
 
 import vllm_flow
+from processes import wait_until_halted
 from vllm_flow import Flow
 
 RPCS = ["connector_stats", "signal_at_load", "pid"]
@@ -41,14 +41,6 @@ def count_loads(step: bytes) -> int:
     """Of a step's message: tag, epoch u64, writes u32 and u64 each, loads u32."""
     (writes,) = struct.unpack_from("<I", step, 9)
     return struct.unpack_from("<I", step, 13 + 8 * writes)[0]
-
-
-def wait_until_halted(pid: int) -> None:
-    """Stopped, or dead and not yet reaped: on a busy machine signals take their time."""
-    deadline = time.monotonic() + 30
-    stat = pathlib.Path(f"/proc/{pid}/stat")
-    while time.monotonic() < deadline and stat.read_text().rpartition(")")[2].split()[0] not in "TZ":
-        time.sleep(0.001)
 
 
 class WorkerExtension(vllm_flow.WorkerExtension):

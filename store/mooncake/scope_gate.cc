@@ -26,8 +26,10 @@ Result<std::unique_ptr<ScopeGate::Put>> ScopeGate::begin_put(const ScopeId& scop
   }
   // In use again: what comes later is not to be purged.
   rechecks_.erase(scope);
+  auto put = std::make_unique<Put>(scope);
   ++puts_[scope];
-  return std::make_unique<Put>(shared_from_this(), scope);
+  put->begun(shared_from_this());
+  return put;
 }
 
 void ScopeGate::end_put(const ScopeId& scope) {

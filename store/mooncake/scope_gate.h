@@ -33,9 +33,11 @@ class ScopeGate : public std::enable_shared_from_this<ScopeGate> {
   // A put under way: a purge of its scope begins after it.
   class Put {
    public:
-    Put(std::shared_ptr<ScopeGate> gate, const ScopeId& scope)
-        : gate_(std::move(gate)), scope_(scope) {}
-    ~Put() { gate_->end_put(scope_); }
+    explicit Put(const ScopeId& scope) : scope_(scope) {}
+    ~Put() {
+      if (gate_ != nullptr) gate_->end_put(scope_);
+    }
+    void begun(std::shared_ptr<ScopeGate> gate) { gate_ = std::move(gate); }  // once it counts
     Put(const Put&) = delete;
     Put& operator=(const Put&) = delete;
 
