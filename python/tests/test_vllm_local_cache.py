@@ -10,8 +10,10 @@ pytest.importorskip("vllm")
 from vllm.distributed.kv_events import AllBlocksCleared
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_utils import make_block_hash_with_group_id
+from vllm.v1.request import RequestStatus
 
 from newmoon.vllm.local_cache import LocalCache
+from newmoon.vllm.scheduler import SchedulerSide
 
 BLOCKS = 8
 
@@ -91,3 +93,28 @@ def test_who_listens_to_kv_events_is_told_if_there_was_anything():
     cache.local.forget()
     cache.local.forget()
     assert cache.pool.take_events() == [AllBlocksCleared()]
+
+
+def test_what_was_loaded_and_has_not_begun_is_dropped_once():
+    def request(name, status):
+        return types.SimpleNamespace(request_id=name, status=status, num_computed_tokens=32)
+
+    holding = [
+        request("loads", RequestStatus.WAITING_FOR_REMOTE_KVS),
+        request("loaded", RequestStatus.WAITING_FOR_REMOTE_KVS),
+        request("waits for room", RequestStatus.WAITING),
+        request("session", RequestStatus.WAITING_FOR_STREAMING_REQ),
+        request("not ours", RequestStatus.WAITING),
+    ]
+    side, freed = object.__new__(SchedulerSide), []
+    side._requests = {one.request_id: one for one in holding if one.request_id != "not ours"}
+    side._manager = types.SimpleNamespace(free=lambda one: freed.append(one.request_id))
+    side._engine = types.SimpleNamespace(
+        scheduler=types.SimpleNamespace(
+            kv_holding_waiting=holding, finished_recving_kv_req_ids={"loaded"}
+        )
+    )
+    side.drop_loaded()
+    assert freed == ["loaded", "waits for room"]
+    side.drop_loaded()
+    assert freed == ["loaded", "waits for room"], "they hold nothing any more"

@@ -4,6 +4,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from vllm.logger import init_logger
+from vllm.v1.request import RequestStatus
 
 from newmoon._core import ConnectorScheduler
 from newmoon.vllm.adapters import Adapters
@@ -268,10 +269,16 @@ class SchedulerSide:
 
     def drop_loaded(self) -> None:
         """Requests whose load has ended and that have not begun hold KV of the weights of before,
-        and make vLLM's own reset fail: it preempts only what runs."""
+        and make vLLM's own reset fail: it preempts only what runs. Some wait for room still."""
         if self._engine is None:
             return
-        for request_id in self._engine.scheduler.finished_recving_kv_req_ids:
+        scheduler = self._engine.scheduler
+        waiting = [
+            request.request_id
+            for request in scheduler.kv_holding_waiting
+            if request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED)
+        ]
+        for request_id in (*scheduler.finished_recving_kv_req_ids, *waiting):
             request = self._requests.get(request_id)
             if request is not None and request.num_computed_tokens > 0:
                 self._drop_blocks(request)
