@@ -235,8 +235,7 @@ void StoreScheduler::finish_save(std::uint64_t job_id) {
 // --- ends and fences ---
 
 void StoreScheduler::request_finished(const RequestId& request_id) {
-  client_.discard(request_id);
-  lookups_.erase(request_id);
+  blocks_dropped(request_id);
   requests_.erase(request_id);
   const auto outstanding = load_of_request_.find(request_id);
   if (outstanding == load_of_request_.end()) return;

@@ -125,7 +125,7 @@ std::uint64_t SlotArena::held_bytes() const {
 SlotArena::Slab* SlotArena::add_slab(std::size_t slot_bytes) {
   // What can throw, before pages are taken and anything refers to the slab.
   auto slab = std::make_unique<Slab>();
-  Slab*& available = available_[slot_bytes];
+  available_.try_emplace(slot_bytes);
   if (slabs_.size() == slabs_.capacity()) slabs_.reserve(2 * slabs_.size() + 16);
   const std::size_t target =
       std::clamp(std::bit_floor(held_bytes_ / 4), slab_bytes_min_, slab_bytes_max_);
@@ -139,7 +139,7 @@ SlotArena::Slab* SlotArena::add_slab(std::size_t slot_bytes) {
   slab->position = slabs_.size();
   slabs_.push_back(std::move(slab));
   held_bytes_ += chunk->bytes;
-  link(available, slabs_.back().get());
+  link_available(slabs_.back().get());
   return slabs_.back().get();
 }
 
@@ -152,9 +152,8 @@ void SlotArena::remove_slab(Slab* slab) {
   slabs_.pop_back();
 }
 
-void SlotArena::link_available(Slab* slab) { link(available_[slab->slot_bytes], slab); }
-
-void SlotArena::link(Slab*& head, Slab* slab) {
+void SlotArena::link_available(Slab* slab) {
+  Slab*& head = available_[slab->slot_bytes];
   slab->previous = nullptr;
   slab->next = head;
   if (head != nullptr) head->previous = slab;

@@ -53,7 +53,6 @@ class SlotArena {
   Slab* add_slab(std::size_t slot_bytes) NM_REQUIRES(mutex_);
   void remove_slab(Slab* slab) NM_REQUIRES(mutex_);
   void link_available(Slab* slab) NM_REQUIRES(mutex_);
-  static void link(Slab*& head, Slab* slab);
   void unlink_available(Slab* slab) NM_REQUIRES(mutex_);
   void give_back(const Slot& slot);
 

@@ -207,7 +207,7 @@ TEST_F(MooncakeStoreTest, AnotherWriterOfTheSameKeyIsWaitedForShortly) {
   }
   std::thread other([&] {
     MutexLock lock(fake_.mutex);
-    while (fake_.looks == 0) fake_.changed.wait_for(fake_.mutex, milliseconds(1));
+    while (fake_.looked_at.empty()) fake_.changed.wait_for(fake_.mutex, milliseconds(1));
     fake_.values[key_of(1, 2).to_string()] = "theirs";
   });
   EXPECT_TRUE(put_one(store(), key_of(1, 2)));
@@ -221,7 +221,7 @@ TEST_F(MooncakeStoreTest, ASoleWriterSparesTheLookUntilAPutHasFailed) {
   EXPECT_TRUE(store().put({&item, 1}).at(0));
   {
     MutexLock lock(fake_.mutex);
-    EXPECT_EQ(fake_.looks, 0);
+    EXPECT_EQ(fake_.looked_at.size(), 0u);
   }
   fake_.set_code("put", -800);
   EXPECT_FALSE(store().put({&item, 1}).at(0));

@@ -44,7 +44,6 @@ struct FakeMooncake {
   std::string raises NM_GUARDED_BY(mutex);  // an exception's text; "": none
   bool held NM_GUARDED_BY(mutex) = false;   // calls wait before they do anything
   int waiting NM_GUARDED_BY(mutex) = 0;
-  int looks NM_GUARDED_BY(mutex) = 0;               // calls of batch_is_exist
   std::string location_error NM_GUARDED_BY(mutex);  // of batch_get_replica_desc; "": none
   int located NM_GUARDED_BY(mutex) = 0;             // calls of batch_get_replica_desc
   int passes NM_GUARDED_BY(mutex) = 0;              // of remove_by_regex
@@ -112,7 +111,6 @@ class FakeMooncakeClient final : public MooncakeClient {
                         std::span<std::int64_t> codes) override {
     {
       MutexLock lock(fake_.mutex);
-      ++fake_.looks;
       fake_.looked_at.emplace_back(keys.begin(), keys.end());
     }
     return each("exist", keys, codes, [&](std::size_t i) NM_REQUIRES(fake_.mutex) {
