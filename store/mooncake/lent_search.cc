@@ -1,17 +1,19 @@
 #include "store/mooncake/lent_search.h"
 
+#include "store/mooncake/value_form.h"
+
 namespace newmoon {
 namespace {
 
 std::optional<GetValue> read_value(ByteView memory, const GetItem& item) {
   const std::uint64_t payload_bytes = total_bytes(item.payload);
   GetValue got;
-  if (memory.size() != sizeof got.header + payload_bytes) return std::nullopt;
+  if (memory.size() != stored_bytes(payload_bytes)) return std::nullopt;
   const MutableByteView header{reinterpret_cast<std::uint8_t*>(&got.header), sizeof got.header};
   if (!read_if_mapped(reinterpret_cast<std::uintptr_t>(memory.data()), header)) return std::nullopt;
   const bool checksummed = (got.header.flags & ValueHeader::kChecksummed) != 0;
   if (!checksummed || !names(got.header, item.key, payload_bytes)) return std::nullopt;
-  got.payload_checksum = scatter(memory.subspan(sizeof got.header), item.payload, true);
+  got.payload_checksum = scatter(memory.subspan(payload_offset(payload_bytes)), item.payload, true);
   if (got.payload_checksum != got.header.checksum) return std::nullopt;
   if (!item.checksum) got.payload_checksum = 0;
   return got;

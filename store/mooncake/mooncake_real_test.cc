@@ -147,6 +147,23 @@ TEST_F(MooncakeReal, WhatThisProcessLendsLiesWhereTheMasterSays) {
   EXPECT_EQ(std::string(value, value + 4), "VKNM");
 }
 
+// What payload_offset() builds on.
+TEST_F(MooncakeReal, ValuesOfWholePagesLieOnPages) {
+  constexpr std::size_t kBytes = 360 << 10;
+  const MooncakeMaster master = start_mooncake_master(clock_);
+  const auto store = open(master.url());
+  for (std::uint64_t number : {1, 2, 3}) ASSERT_TRUE(put_one(*store, key_of(1, number), kBytes));
+  for (std::uint64_t number : {1, 2, 3}) {
+    const std::string key = key_of(1, number).to_string();
+    const std::string_view view = key;
+    std::vector<MooncakeBuffer> replicas;
+    ASSERT_TRUE(store->client().batch_get_replica_desc({&view, 1}, {&replicas, 1}));
+    ASSERT_EQ(replicas.size(), 1u);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(replicas[0].data) % 4096, 0u) << number;
+    EXPECT_TRUE(check_one(*store, key_of(1, number), kBytes));
+  }
+}
+
 TEST_F(MooncakeReal, OtherProgramsKeysAreNeitherListedNorPurged) {
   const MooncakeMaster master = start_mooncake_master(clock_);
   const auto store = open(master.url());

@@ -13,6 +13,7 @@
 #include "store/mooncake/plugin_loader.h"
 #include "store/mooncake/purger.h"
 #include "store/mooncake/record_key.h"
+#include "store/mooncake/value_form.h"
 #include "store/put_check.h"
 
 namespace newmoon {
@@ -261,11 +262,11 @@ void MooncakeStore::register_memory(std::shared_ptr<const void> owner, ByteView 
 // What changes under a late call must not pass for whole, so that only what has a checksum
 // is read in place.
 ValueRoom MooncakeStore::room_of(const PutItem& item) const {
-  const std::uint64_t bytes = sizeof(ValueHeader) + item.header.payload_bytes;
+  const std::uint64_t bytes = stored_bytes(item.header.payload_bytes);
   const bool checksummed = item.checksum || (item.header.flags & ValueHeader::kChecksummed) != 0;
   const bool in_place = checksummed && !item.payload.empty() && session_->holds(item.payload);
   if (!in_place) return {bytes, bytes};
-  return {item.checksum ? bytes : bytes / 2, sizeof(ValueHeader)};
+  return {item.checksum ? bytes : bytes / 2, payload_offset(item.header.payload_bytes)};
 }
 
 Positions MooncakeStore::admit(std::span<const PutItem> items, std::vector<ValueRoom>& rooms,
@@ -415,7 +416,7 @@ void MooncakeStore::fetch(const Positions& wanted, std::span<const GetItem> item
                           std::span<Result<GetValue>> values, Time deadline) {
   std::vector<ValueRoom> rooms(items.size());
   for (const std::size_t position : wanted) {
-    const std::uint64_t bytes = sizeof(ValueHeader) + total_bytes(items[position].payload);
+    const std::uint64_t bytes = stored_bytes(total_bytes(items[position].payload));
     rooms[position] = {bytes, bytes};
   }
   Transfers under_way(deadline, [&](Transfer& transfer, bool done) {

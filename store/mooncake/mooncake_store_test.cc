@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "store/mooncake/testing/fake_client.h"
+#include "store/mooncake/value_form.h"
 #include "store/testing/blocks.h"
 
 namespace newmoon {
@@ -71,6 +72,28 @@ TEST_F(MooncakeStoreTest, AValueIsHeaderAndPayloadInOnePiece) {
   EXPECT_EQ(value.substr(0, 4), "VKNM");
   const TestBlock block(100, key_of(1, 1).block.event_int());
   EXPECT_EQ(to_bytes(value.substr(sizeof(ValueHeader))), block.bytes());
+}
+
+TEST_F(MooncakeStoreTest, ALargePayloadBeginsOnAPageBehindZeros) {
+  const TestBlock staged(256 << 10, 7);
+  const auto known = std::make_shared<TestBlock>(256 << 10, 8);
+  store().register_memory(known, known->bytes());
+  std::vector<PutItem> items{put_item(key_of(1, 1), staged), put_item(key_of(1, 2), *known)};
+  for (const Status& status : store().put(items)) ASSERT_TRUE(status) << status.error().message;
+  const std::pair<Key, Bytes> wanted[] = {{key_of(1, 1), staged.bytes()},
+                                          {key_of(1, 2), known->bytes()}};
+  for (const auto& [key, bytes] : wanted) {
+    MutexLock lock(fake_.mutex);
+    const std::string& value = fake_.values.at(key.to_string());
+    ASSERT_EQ(value.size(), 4096u + (256 << 10));
+    EXPECT_EQ(value.substr(0, 4), "VKNM");
+    EXPECT_EQ(value.substr(128, 4096 - 128), std::string(4096 - 128, '\0'));
+    EXPECT_EQ(to_bytes(value.substr(4096)), bytes);
+  }
+  TestBlock into(256 << 10, 9);
+  const GetItem get{key_of(1, 2), into.target()};
+  ASSERT_TRUE(store().get({&get, 1})[0]);
+  EXPECT_EQ(into.bytes(), known->bytes());
 }
 
 TEST_F(MooncakeStoreTest, ABatchLargerThanTheStagingMemoryGoesThrough) {
@@ -320,8 +343,8 @@ class LentMemoryTest : public MooncakeStoreTest {
     set_checksum(header, checksum_of(block.source()));
     std::uint8_t* const at = fake_.lent.data() + offset;
     std::memcpy(at, &header, sizeof header);
-    std::ranges::copy(block.bytes(), at + sizeof header);
-    const MutableByteView value{at, sizeof header + payload_bytes};
+    std::ranges::copy(block.bytes(), at + payload_offset(payload_bytes));
+    const MutableByteView value{at, stored_bytes(payload_bytes)};
     locate(number, value);
     return value;
   }
@@ -335,6 +358,12 @@ class LentMemoryTest : public MooncakeStoreTest {
 TEST_F(LentMemoryTest, AValueInItIsReadWhereItLies) {
   place(1, 4096);
   EXPECT_TRUE(check_one(store(), key_of(1, 1)));
+}
+
+TEST_F(LentMemoryTest, SoIsALargeOne) {
+  constexpr std::size_t kBytes = 300'000;
+  place(1, 4096, kBytes);
+  EXPECT_TRUE(check_one(store(), key_of(1, 1), kBytes));
 }
 
 TEST_F(LentMemoryTest, ManyAreSharedOut) {

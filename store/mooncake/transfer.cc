@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "store/mooncake/error_code.h"
+#include "store/mooncake/value_form.h"
 
 namespace newmoon {
 namespace {
@@ -82,7 +83,8 @@ void Transfer::stage(std::size_t index, const PutItem& item, bool look) {
   auto* const to = static_cast<std::uint8_t*>(staged_[index].data);
   MooncakeValue& value = values_.emplace_back(1, staged_[index]);
   ValueHeader header = item.header;
-  const bool in_place = staged_[index].bytes < sizeof header + header.payload_bytes;
+  const std::uint64_t offset = payload_offset(header.payload_bytes);
+  const bool in_place = staged_[index].bytes < stored_bytes(header.payload_bytes);
   std::uint64_t checksum = 0;
   if (in_place) {
     if (item.checksum) checksum = checksum_of(item.payload);
@@ -91,10 +93,11 @@ void Transfer::stage(std::size_t index, const PutItem& item, bool look) {
       value.push_back({const_cast<std::uint8_t*>(fragment.data()), fragment.size()});
     }
   } else {
-    checksum = gather(item.payload, {to + sizeof header, header.payload_bytes}, item.checksum);
+    checksum = gather(item.payload, {to + offset, header.payload_bytes}, item.checksum);
   }
   if (item.checksum) set_checksum(header, checksum);
   std::memcpy(to, &header, sizeof header);
+  std::memset(to + sizeof header, 0, offset - sizeof header);
 }
 
 void Transfer::put(MooncakeClient& client, Clock& clock, Time deadline) {
@@ -166,8 +169,9 @@ Result<GetValue> Transfer::take(std::size_t index, const GetItem& item) const {
   GetValue got;
   const auto* const from = static_cast<const std::uint8_t*>(value.data);
   std::memcpy(&got.header, from, sizeof got.header);
-  got.payload_checksum = scatter({from + sizeof got.header, value.bytes - sizeof got.header},
-                                 item.payload, item.checksum);
+  const std::uint64_t payload_bytes = total_bytes(item.payload);
+  got.payload_checksum =
+      scatter({from + payload_offset(payload_bytes), payload_bytes}, item.payload, item.checksum);
   return got;
 }
 
