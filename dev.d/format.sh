@@ -2,5 +2,5 @@
 main() {
   no_arguments format "$@"
   verb setup
-  git ls-files -z '*.h' '*.cc' | xargs -0 -r clang-format-19 -i
+  git ls-files -z '*.h' '*.cc' | xargs -0 -r clang-format-19 -i || fail "clang-format failed"
 }

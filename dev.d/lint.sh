@@ -15,9 +15,11 @@ main() {
 }
 
 check() {  # NAME COMMAND...
-  local name="$1"
+  local name="$1" code=0
   shift
-  "$@" || failed+=("$name")
+  "$@" || code=$?
+  ((code <= 1)) || exit "$code"
+  ((code == 0)) || failed+=("$name")
 }
 
 quoted_list() {

@@ -26,6 +26,7 @@ see_bug() {  # PATCH
   patched_build "$1"
   planted="$(rollout "$PATCHED_BINARY" "$1" "$PATCHED_LOGS/$name.json")"
   clean="$(rollout build/release/newmoon "$1" "$PATCHED_LOGS/$name.clean.json")"
+  [[ "$clean" != 2\ * ]] || fail "newmoon rollout cannot run; its log is $PATCHED_LOGS/$name.clean.log"
   if [[ "$planted" =~ ^1\ fail\ [1-9] && "$clean" == "0 pass 0" ]]; then verdict=seen; fi
   printf '%-24s %-26s %-24s %s\n' \
     "$name" "$(patch_field "$1" Rule)" "${planted##* } (${clean##* })" "$verdict"

@@ -5,7 +5,7 @@
 source dev.d/lib/vllm.sh
 
 main() {
-  local started=$SECONDS pass=true code=0
+  local started=$SECONDS pass=true code=0 figures
   verb setup
   make_environment
   make_binary
@@ -15,7 +15,11 @@ main() {
     "$VLLM_VENV/bin/python" -m pytest --junit-xml=build/test-vllm/results.xml "$@" || code=$?
   ((code <= 1)) || fail "pytest ended with code $code"
   ((code == 0)) || pass=false
-  gate_result test-vllm "$pass" "$(figures), \"seconds\": $((SECONDS - started))"
+  code=0
+  figures="$(tools/pytest_figures.py build/test-vllm/results.xml)" || code=$?
+  ((code <= 1)) || fail "pytest left no results"
+  ((code == 0)) || pass=false
+  gate_result test-vllm "$pass" "$figures, \"seconds\": $((SECONDS - started))"
 }
 
 # build/release/newmoon alone, for the tests that need a process of its own.
@@ -23,13 +27,4 @@ make_binary() {
   configure_preset release
   CCACHE_BASEDIR="$ROOT" cmake --build build/release -j "$JOBS" --target newmoon >build/newmoon.log ||
     fail "building newmoon failed; the log is build/newmoon.log"
-}
-
-figures() {
-  python3 - <<'PYTHON'
-import xml.etree.ElementTree
-(suite,) = xml.etree.ElementTree.parse("build/test-vllm/results.xml").iter("testsuite")
-print(f'"tests": {suite.get("tests")}, "failed": {int(suite.get("failures")) + int(suite.get("errors"))},'
-      f' "skipped": {suite.get("skipped")}')
-PYTHON
 }

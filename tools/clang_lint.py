@@ -112,7 +112,8 @@ def check_headers():
 def check_tidy():
     database = pathlib.Path("build/clang/compile_commands.json")
     if not database.exists():
-        sys.exit("clang_lint: build/clang is not configured (cmake --preset clang)")
+        print("clang_lint: build/clang is not configured (cmake --preset clang)", file=sys.stderr)
+        sys.exit(2)
     root = os.path.realpath(".")
     built = {os.path.relpath(os.path.realpath(entry["file"]), root)
              for entry in json.loads(database.read_text())}

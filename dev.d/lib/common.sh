@@ -55,6 +55,7 @@ run_ctest() {  # PRESET [CTEST ARGUMENTS...]
   shift
   ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j "$JOBS" "$@" |
     tee "$log" || code=1
+  ! grep -q '^No tests were found' "$log" || fail "no test is selected by '$*'"
   if grep -qE '\*\*\*(Skipped|Not Run)|^The following tests did not run' "$log"; then
     echo "dev: some tests did not run (named above); a skipped test is not a passed one" >&2
     code=1
