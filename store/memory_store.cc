@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <deque>
 #include <map>
 #include <new>
 #include <optional>
@@ -10,6 +9,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/contain.h"
 #include "store/page_pool.h"
 #include "store/put_check.h"
 #include "store/recent_map.h"
@@ -46,6 +46,13 @@ class MemoryStore::Core : public std::enable_shared_from_this<Core> {
         fenced_(options.fenced_scopes_max),
         descriptions_(options.descriptions_max),
         holds_(options.holds_max) {}
+  // One by one: each would end the next one within its own destructor.
+  ~Core() {
+    while (take_unused() != nullptr) {
+    }
+  }
+  Core(const Core&) = delete;
+  Core& operator=(const Core&) = delete;
 
   // Freed by the last of its users: see on_last_use().
   using IndexPtr = std::shared_ptr<ScopeIndex>;
@@ -77,9 +84,11 @@ class MemoryStore::Core : public std::enable_shared_from_this<Core> {
   ScopeIndex* find_oldest() NM_REQUIRES(indexes_mutex_);
   bool evict_one();
   void forget_if_empty(const IndexPtr& index, const ScopeId& scope);
-  void on_last_use(ScopeIndex* index);
-  bool free_slice();
-  void free_behind();
+  void on_last_use(ScopeIndex* index) noexcept;
+  std::unique_ptr<ScopeIndex> take_unused();
+  void add_unused(std::unique_ptr<ScopeIndex> index) noexcept;
+  bool free_slice() noexcept;
+  void free_behind() noexcept;
   void run_slice();
 
   const MemoryStoreOptions options_;
@@ -103,7 +112,7 @@ class MemoryStore::Core : public std::enable_shared_from_this<Core> {
 
   // Purged and used by nobody any more.
   Mutex unused_mutex_;
-  std::deque<std::unique_ptr<ScopeIndex>> unused_ NM_GUARDED_BY(unused_mutex_);
+  std::unique_ptr<ScopeIndex> unused_ NM_GUARDED_BY(unused_mutex_);  // the first of a list
 
   Mutex scopes_mutex_;
   RecentMap<ScopeId, bool> fenced_ NM_GUARDED_BY(scopes_mutex_);
@@ -125,9 +134,12 @@ Status MemoryStore::Core::put(const PutItem& item) {
       forget_if_empty(*index, item.key.scope);
       return std::unexpected(entry.error());
     }
-    const ScopeIndex::Insert inserted = (*index)->insert(*entry);
+    const Result<ScopeIndex::Insert> inserted =
+        contain([&]() -> Result<ScopeIndex::Insert> { return (*index)->insert(*entry); });
     if (inserted == ScopeIndex::Insert::kDone) return {};
     SlotArena::free((*entry)->slot());
+    if (!inserted) forget_if_empty(*index, item.key.scope);
+    if (!inserted) return std::unexpected(inserted.error());
     if (inserted == ScopeIndex::Insert::kThereAlready) return {};
     // The scope was purged meanwhile: refused, or put into its next index.
   }
@@ -257,31 +269,35 @@ void MemoryStore::Core::drop(Entry* entry) {
 
 // --- freeing ---------------------------------------------------------------------
 
-// Any thread, while it may hold locks: only hands the index over.
-void MemoryStore::Core::on_last_use(ScopeIndex* index) {
-  if (stopping_) {
-    delete index;
-    return;
-  }
-  {
-    MutexLock lock(unused_mutex_);
-    unused_.emplace_back(index);
-  }
+// Any thread, while it may hold locks: only hands the index over. It is called where an
+// exception would end the process, as all of freeing may be.
+void MemoryStore::Core::on_last_use(ScopeIndex* index) noexcept {
+  std::unique_ptr<ScopeIndex> unused(index);
+  if (stopping_) return;
+  add_unused(std::move(unused));
   free_behind();
 }
 
+void MemoryStore::Core::add_unused(std::unique_ptr<ScopeIndex> index) noexcept {
+  MutexLock lock(unused_mutex_);
+  index->next_unused = std::move(unused_);
+  unused_ = std::move(index);
+}
+
+// nullptr: there is none.
+std::unique_ptr<ScopeIndex> MemoryStore::Core::take_unused() {
+  MutexLock lock(unused_mutex_);
+  std::unique_ptr<ScopeIndex> index = std::move(unused_);
+  if (index != nullptr) unused_ = std::move(index->next_unused);
+  return index;
+}
+
 // False: nothing was left to free.
-bool MemoryStore::Core::free_slice() {
-  std::unique_ptr<ScopeIndex> index;
-  {
-    MutexLock lock(unused_mutex_);
-    if (unused_.empty()) return false;
-    index = std::move(unused_.front());
-    unused_.pop_front();
-  }
+bool MemoryStore::Core::free_slice() noexcept {
+  std::unique_ptr<ScopeIndex> index = take_unused();
+  if (index == nullptr) return false;
   if (index->free_slice(options_.free_slice_blocks)) {
-    MutexLock lock(unused_mutex_);
-    unused_.push_front(std::move(index));
+    add_unused(std::move(index));
     return true;
   }
   MutexLock lock(indexes_mutex_);
@@ -289,11 +305,15 @@ bool MemoryStore::Core::free_slice() {
   return true;
 }
 
-void MemoryStore::Core::free_behind() {
+// Without memory for the task, puts that find no room free, and the next purge tries again.
+void MemoryStore::Core::free_behind() noexcept {
   if (freeing_.exchange(true)) return;
-  executor_.post([weak = weak_from_this()] {
-    if (const std::shared_ptr<Core> core = weak.lock()) core->run_slice();
+  const Status posted = contain([this] {
+    executor_.post([weak = weak_from_this()] {
+      if (const std::shared_ptr<Core> core = weak.lock()) core->run_slice();
+    });
   });
+  if (!posted) freeing_ = false;
 }
 
 void MemoryStore::Core::run_slice() {
@@ -422,7 +442,7 @@ std::vector<Result<GetValue>> MemoryStore::get(std::span<const GetItem> items) {
       values.push_back(fail(Code::kMiss, "not in the store: " + item.key.to_string()));
       continue;
     }
-    values.push_back(copy_out(*entry, item));
+    values.push_back(contain([&] { return copy_out(*entry, item); }));
     core_->drop(entry);
   }
   return values;

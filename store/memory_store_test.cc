@@ -6,6 +6,8 @@
 #include <optional>
 #include <thread>
 
+#include "base/contain.h"
+#include "base/testing/out_of_memory.h"
 #include "store/recent_map.h"
 #include "store/testing/blocks.h"
 #include "store/testing/manual_time.h"
@@ -245,6 +247,32 @@ TEST(MemoryStoreThreads, RemovesAndEvictionsOfTheSameValuesDoNotMeet) {
   EXPECT_EQ(store.stats()->bytes, 0u);
   EXPECT_EQ(store.stats()->bytes_to_free, 0u);
   EXPECT_TRUE(store.list_scopes()->empty());
+}
+
+// Whatever breaks off, all that was put can be purged, and its room is there again.
+TEST_F(MemoryStoreTest, WithoutMemoryNoRoomIsLost) {
+  for (const std::size_t bytes : {1000, 50'000}) {
+    bool has_failed = true;
+    for (std::size_t count = 0; has_failed; ++count) {
+      MemoryStore& store = make({.budget_bytes = 1 << 20, .free_slice_blocks = 4});
+      {
+        const testing::NoMemoryAfter none(count);
+        for (std::uint64_t i = 0; i < 4; ++i) {
+          (void)contain([&] { (void)put_one(store, key_of(1 + i % 2, i), bytes); });
+        }
+        (void)contain([&] { (void)store.purge_scope(scope_of(1), false); });
+        (void)contain([&] { free_all(); });
+        has_failed = none.has_failed();
+      }
+      ASSERT_TRUE(put_one(store, key_of(3, 1), bytes));  // so that the last purge frees all
+      for (const std::uint64_t scope : {1, 2, 3})
+        ASSERT_TRUE(store.purge_scope(scope_of(scope), false));
+      free_all();
+      EXPECT_EQ(store.stats()->bytes, 0u) << count;
+      EXPECT_EQ(store.stats()->bytes_to_free, 0u) << count;
+      EXPECT_TRUE(put_one(store, key_of(4, 1), 900'000)) << count;
+    }
+  }
 }
 
 }  // namespace

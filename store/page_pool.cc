@@ -2,6 +2,8 @@
 
 #include <sys/mman.h>
 
+#include <cstring>
+
 namespace newmoon {
 namespace {
 
@@ -29,11 +31,17 @@ std::uint8_t* map_pages(std::size_t bytes) {
   return aligned;
 }
 
+std::uint8_t* take_first(std::uint8_t*& first) {
+  std::uint8_t* taken = first;
+  std::memcpy(&first, taken, sizeof first);
+  return taken;
+}
+
 }  // namespace
 
 PagePool::~PagePool() {
-  for (const auto& [bytes, chunks] : idle_) {
-    for (std::uint8_t* data : chunks) munmap(data, bytes);
+  for (auto& [bytes, first] : idle_) {
+    while (first != nullptr) munmap(take_first(first), bytes);
   }
 }
 
@@ -41,12 +49,8 @@ std::size_t PagePool::round_to_pages(std::size_t bytes) { return round_up(bytes,
 
 std::optional<PagePool::Chunk> PagePool::allocate(std::size_t bytes) {
   MutexLock lock(mutex_);
-  const auto idle = idle_.find(bytes);
-  if (idle != idle_.end() && !idle->second.empty()) {
-    std::uint8_t* data = idle->second.back();
-    idle->second.pop_back();
-    return Chunk{data, bytes};
-  }
+  std::uint8_t*& idle = idle_.try_emplace(bytes, nullptr).first->second;
+  if (idle != nullptr) return Chunk{take_first(idle), bytes};
   if (!make_room(bytes)) return std::nullopt;
   std::uint8_t* data = map_pages(bytes);
   if (data == nullptr) return std::nullopt;
@@ -54,9 +58,13 @@ std::optional<PagePool::Chunk> PagePool::allocate(std::size_t bytes) {
   return Chunk{data, bytes};
 }
 
-void PagePool::free(std::span<const Chunk> chunks) {
+void PagePool::free(std::span<const Chunk> chunks) noexcept {
   MutexLock lock(mutex_);
-  for (const Chunk& chunk : chunks) idle_[chunk.bytes].push_back(chunk.data);
+  for (const Chunk& chunk : chunks) {
+    std::uint8_t*& first = idle_.find(chunk.bytes)->second;
+    std::memcpy(chunk.data, &first, sizeof first);
+    first = chunk.data;
+  }
 }
 
 std::uint64_t PagePool::held_bytes() const {
@@ -67,10 +75,9 @@ std::uint64_t PagePool::held_bytes() const {
 // Unmaps idle chunks as far as needed. Only where the sizes asked for change.
 bool PagePool::make_room(std::uint64_t bytes) {
   if (bytes > budget_bytes_) return false;
-  for (auto& [size, chunks] : idle_) {
-    while (held_bytes_ + bytes > budget_bytes_ && !chunks.empty()) {
-      munmap(chunks.back(), size);
-      chunks.pop_back();
+  for (auto& [size, first] : idle_) {
+    while (held_bytes_ + bytes > budget_bytes_ && first != nullptr) {
+      munmap(take_first(first), size);
       held_bytes_ -= size;
     }
   }

@@ -12,7 +12,6 @@
 #include <optional>
 #include <span>
 #include <unordered_map>
-#include <vector>
 
 #include "base/thread_annotations.h"
 
@@ -39,7 +38,7 @@ class PagePool {
   // Contents undefined. nullopt: no room within the budget now.
   // REQUIRES: bytes > 0, whole pages.
   std::optional<Chunk> allocate(std::size_t bytes);
-  void free(std::span<const Chunk> chunks);
+  void free(std::span<const Chunk> chunks) noexcept;
 
   std::uint64_t budget_bytes() const { return budget_bytes_; }
   // Mapped bytes; never over the budget.
@@ -51,7 +50,9 @@ class PagePool {
   const std::uint64_t budget_bytes_;
   mutable Mutex mutex_;
   std::uint64_t held_bytes_ NM_GUARDED_BY(mutex_) = 0;
-  std::unordered_map<std::size_t, std::vector<std::uint8_t*>> idle_ NM_GUARDED_BY(mutex_);
+  // By size, one of each that was ever asked for: the first of a list of idle chunks, through
+  // their first bytes, so that to free one takes no memory.
+  std::unordered_map<std::size_t, std::uint8_t*> idle_ NM_GUARDED_BY(mutex_);
 };
 
 }  // namespace newmoon

@@ -209,8 +209,8 @@ void ScopeIndex::Partition::prefetch_entry(std::uint32_t tag) {
 }
 
 void ScopeIndex::Partition::add(Entry* entry) {
+  while ((entries_ + 1) * 4 > buckets_ * 3) grow();
   ++entries_;
-  while (entries_ * 4 > buckets_ * 3) grow();
   Entry*& head = bucket(entry->tag);
   entry->next = head;
   head = entry;

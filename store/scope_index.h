@@ -69,6 +69,10 @@ class ScopeIndex : public std::enable_shared_from_this<ScopeIndex> {
   // False: nothing is left. REQUIRES: closed, and nobody else uses it any more.
   bool free_slice(std::size_t count);
 
+  // Of the list of those that are purged and used by nobody any more: who hands one over
+  // cannot fail. Guarded by who keeps the list.
+  std::unique_ptr<ScopeIndex> next_unused;
+
   std::uint64_t blocks() const { return blocks_.load(std::memory_order_relaxed); }
   std::uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
   // What freeing it brings back.

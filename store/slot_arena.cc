@@ -89,7 +89,7 @@ std::optional<SlotArena::Slot> SlotArena::allocate(std::size_t bytes) {
   return slot;
 }
 
-void SlotArena::free(const Slot& slot) { slot.slab->arena->give_back(slot); }
+void SlotArena::free(const Slot& slot) noexcept { slot.slab->arena->give_back(slot); }
 
 void SlotArena::give_back(const Slot& slot) {
   MutexLock lock(mutex_);
@@ -101,19 +101,16 @@ void SlotArena::give_back(const Slot& slot) {
   remove_slab(slab);
 }
 
-bool SlotArena::release_slabs(std::size_t count) {
-  std::vector<PagePool::Chunk> chunks;
-  {
-    MutexLock lock(mutex_);
-    available_.clear();
-    while (chunks.size() < count && !slabs_.empty()) {
-      chunks.push_back(slabs_.back()->chunk);
-      held_bytes_ -= chunks.back().bytes;
-      slabs_.pop_back();
-    }
+bool SlotArena::release_slabs(std::size_t count) noexcept {
+  MutexLock lock(mutex_);
+  available_.clear();
+  if (slabs_.empty()) return false;
+  for (; count > 0 && !slabs_.empty(); --count) {
+    held_bytes_ -= slabs_.back()->chunk.bytes;
+    pool_.free({&slabs_.back()->chunk, 1});
+    slabs_.pop_back();
   }
-  pool_.free(chunks);
-  return !chunks.empty();
+  return true;
 }
 
 std::uint64_t SlotArena::held_bytes() const {

@@ -34,13 +34,13 @@ class SlotArena {
 
   // nullopt: the pool has no room now. REQUIRES: bytes > 0.
   std::optional<Slot> allocate(std::size_t bytes);
-  // Into the arena that it came from.
-  static void free(const Slot& slot);
+  // Into the arena that it came from. Takes no memory, like all that frees here.
+  static void free(const Slot& slot) noexcept;
   static const SlotArena* owner(const Slot& slot);
 
   // Gives up to `count` slabs back to the pool with all their slots, in use or not.
   // False: none is left.
-  bool release_slabs(std::size_t count);
+  bool release_slabs(std::size_t count) noexcept;
 
   std::uint64_t held_bytes() const;
   // What allocate(bytes) really takes: sizes are rounded up by at most 1/32 above

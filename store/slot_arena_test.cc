@@ -137,5 +137,16 @@ TEST_F(SlotArenaTest, KnowsTheOwnerOfASlot) {
   EXPECT_EQ(SlotArena::owner(*other.allocate(10)), &other);
 }
 
+TEST_F(SlotArenaTest, ToFreeTakesNoMemory) {
+  SlotArena other(pool_, 4096, 4096);
+  std::vector<SlotArena::Slot> slots = fill(arena_, 50'000);
+  free_all(slots);
+  slots = fill(arena_, 200'000);
+  (void)other.allocate(1000);
+  const testing::NoMemoryFrom none(0);
+  free_all(slots);
+  EXPECT_TRUE(other.release_slabs(10));
+}
+
 }  // namespace
 }  // namespace newmoon

@@ -9,14 +9,14 @@
 
 // Not inlined: gcc would take free() of what a `new` expression gave for a mistake.
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
-  if (bytes >= newmoon::testing::new_fails_from_bytes) throw std::bad_alloc();
+  if (newmoon::testing::new_fails(bytes)) throw std::bad_alloc();
   if (void* memory = std::malloc(bytes)) return memory;
   throw std::bad_alloc();
 }
 // The other scalar forms too, libraries' calls included: what a sanitizer's own new gave is not
 // for free().
 [[gnu::noinline]] void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
-  return bytes >= newmoon::testing::new_fails_from_bytes ? nullptr : std::malloc(bytes);
+  return newmoon::testing::new_fails(bytes) ? nullptr : std::malloc(bytes);
 }
 [[gnu::noinline]] void operator delete(void* memory, const std::nothrow_t&) noexcept {
   std::free(memory);

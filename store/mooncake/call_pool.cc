@@ -13,7 +13,9 @@ struct CallPool::Shared {
   explicit Shared(Clock& clock) : clock(clock) {}
 
   void work() {
-    while (const std::shared_ptr<Call> call = next()) call->run();
+    while (const std::shared_ptr<Call> call = next()) {
+      if (const Status ran = call->run(); !ran) thrown.add(ran.error());
+    }
     MutexLock lock(mutex);
     --threads;
     changed.notify_all();
@@ -30,6 +32,7 @@ struct CallPool::Shared {
   }
 
   Clock& clock;
+  ErrorCounter thrown{"call pool"};
   Mutex mutex;
   CondVar changed;
   std::deque<std::shared_ptr<Call>> calls NM_GUARDED_BY(mutex);
@@ -37,24 +40,26 @@ struct CallPool::Shared {
   bool stopping NM_GUARDED_BY(mutex) = false;
 };
 
-void CallPool::Call::run() {
+Status CallPool::Call::run() {
   {
     MutexLock lock(mutex_);
-    if (state_ != State::kQueued) return;
+    if (state_ != State::kQueued) return {};
     state_ = State::kRunning;
   }
-  work_();
+  const Status ran = contain(work_);
   work_ = nullptr;
   {
     MutexLock lock(mutex_);
-    state_ = State::kDone;
+    state_ = ran ? State::kDone : State::kDropped;
   }
   changed_.notify_all();  // not under the mutex, which who wakes up needs
+  return ran;
 }
 
 bool CallPool::Call::wait(Time deadline) {
   MutexLock lock(mutex_);
   while (state_ != State::kDone) {
+    if (state_ == State::kDropped) return false;
     const Duration left = deadline - clock_.now();
     if (left <= Duration::zero()) {
       if (state_ == State::kQueued) state_ = State::kDropped;

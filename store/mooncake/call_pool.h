@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "base/contain.h"
 #include "base/thread_annotations.h"
 
 namespace newmoon {
@@ -18,10 +19,10 @@ class CallPool {
   // One call, queued, running or done.
   class Call {
    public:
-    // False: it is not done at `deadline`. If it has not begun it never will; else it
-    // goes on, and ends when it ends.
+    // False: it is not done at `deadline`, or threw, and has left behind what it had done by
+    // then. If it has not begun it never will; else it goes on, and ends when it ends.
     bool wait(Time deadline);
-    // If it has not begun it never will; else returns when it is done.
+    // If it has not begun it never will; else returns when it has ended.
     void cancel();
 
    private:
@@ -29,13 +30,13 @@ class CallPool {
     enum class State { kQueued, kRunning, kDone, kDropped };
 
     Call(Clock& clock, std::function<void()> work) : clock_(clock), work_(std::move(work)) {}
-    void run();
+    Status run();  // an error: what it threw
 
     Clock& clock_;
     Mutex mutex_;
     CondVar changed_;
     State state_ NM_GUARDED_BY(mutex_) = State::kQueued;
-    // What it holds goes before it counts as done.
+    // What it holds goes before it counts as done, or dropped.
     std::function<void()> work_;
   };
 
@@ -48,7 +49,8 @@ class CallPool {
   CallPool(const CallPool&) = delete;
   CallPool& operator=(const CallPool&) = delete;
 
-  // `work` must not throw. Any thread may call, not after stop().
+  // Should `work` throw, that is logged and the worker goes on. Any thread may call, not after
+  // stop().
   std::shared_ptr<Call> start(std::function<void()> work);
   // Drops what is queued and waits for what runs. False: some still run at `deadline`;
   // their threads end by themselves.

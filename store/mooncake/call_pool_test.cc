@@ -6,7 +6,10 @@
 
 #include <atomic>
 #include <memory>
+#include <new>
 #include <semaphore>
+
+#include "base/log.h"
 
 namespace newmoon {
 namespace {
@@ -103,6 +106,18 @@ TEST_F(CallPoolTest, WorkersLeaveSignalsToTheProgram) {
     EXPECT_TRUE(sigismember(&blocked, signal)) << signal;
   }
   EXPECT_FALSE(sigismember(&blocked, SIGSEGV));
+}
+
+TEST_F(CallPoolTest, ACallThatThrowsIsNotDoneAndItsWorkerGoesOn) {
+  set_log_sink([](auto...) {});
+  CallPool pool(1, "test", clock_);
+  const auto held = std::make_shared<int>(7);
+  const auto thrown = pool.start([held] { throw std::bad_alloc(); });
+  EXPECT_FALSE(thrown->wait(later()));
+  EXPECT_EQ(held.use_count(), 1);
+  thrown->cancel();
+  EXPECT_TRUE(pool.start([] {})->wait(later()));
+  set_log_sink({});
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <set>
 #include <string>
 
+#include "base/contain.h"
 #include "base/log.h"
 #include "hash/key.h"
 #include "store/mooncake/error_code.h"
@@ -78,26 +79,40 @@ Result<std::int64_t> pass_over(MooncakeClient& client, ScopeGate& gate,
               : client.remove_by_regex(pattern_of(work));
 }
 
+// `pause`: after it, if it fails.
+void purge(MooncakeClient& client, ScopeGate& gate, const ListManyKeys& list_many, Clock& clock,
+           std::span<const Work> work, Duration& pause) {
+  const Result<std::int64_t> removed = pass_over(client, gate, list_many, clock, work);
+  if (removed && *removed >= 0) {
+    pause = kRetryPause;
+    gate.finish(work, static_cast<std::uint64_t>(*removed));
+    return;
+  }
+  const Error error = removed ? mooncake_error("purge", *removed) : removed.error();
+  // A master that stays away is not news with every try.
+  log(pause == kRetryPause ? LogLevel::kWarning : LogLevel::kDebug, "mooncake",
+      error.message + "; scope " + work[0].scope.hex() + " stays hidden and is tried again");
+  gate.put_off(work, pause);
+  pause = std::min(pause * 2, kRetryPauseMax);
+}
+
 }  // namespace
 
 void run_purges(MooncakeClient& client, ScopeGate& gate, const ListManyKeys& list_many,
                 Clock& clock) {
+  ErrorCounter thrown("mooncake purge");
   Duration pause = kRetryPause;
-  while (true) {
-    const std::vector<Work> work = gate.next_work(kScopesAtOnce);
-    if (work.empty()) return;
-    const Result<std::int64_t> removed = pass_over(client, gate, list_many, clock, work);
-    if (removed && *removed >= 0) {
-      pause = kRetryPause;
-      gate.finish(work, static_cast<std::uint64_t>(*removed));
-      continue;
-    }
-    const Error error = removed ? mooncake_error("purge", *removed) : removed.error();
-    // A master that stays away is not news with every try.
-    log(pause == kRetryPause ? LogLevel::kWarning : LogLevel::kDebug, "mooncake",
-        error.message + "; scope " + work[0].scope.hex() + " stays hidden and is tried again");
-    gate.put_off(work, pause);
-    pause = std::min(pause * 2, kRetryPauseMax);
+  bool stopped = false;
+  while (!stopped) {
+    const Status purged = contain([&] {
+      const std::vector<Work> work = gate.next_work(kScopesAtOnce);
+      stopped = work.empty();
+      if (!stopped) purge(client, gate, list_many, clock, work, pause);
+    });
+    if (purged) continue;
+    // What was to be purged is due still. Nobody else would purge ever again.
+    thrown.add(purged.error());
+    stopped = !gate.pause(kRetryPause);
   }
 }
 

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
+#include <new>
 #include <thread>
 
 #include "base/log.h"
@@ -31,6 +33,7 @@ class PurgerTest : public ::testing::Test {
   }
   ListManyKeys list_many() {
     return [this](const WantedKey& wanted) -> std::optional<std::vector<std::string>> {
+      if (throws_ > 0 && throws_-- > 0) throw std::bad_alloc();
       MutexLock lock(fake_.mutex);
       std::vector<std::string> keys;
       for (const auto& [key, value] : fake_.values) {
@@ -47,6 +50,7 @@ class PurgerTest : public ::testing::Test {
     while (gate_->counts().pending > 0) clock_.sleep_until(clock_.now() + milliseconds(1));
   }
 
+  std::atomic<int> throws_ = 0;  // so many passes
   SystemClock clock_;
   FakeMooncake fake_;
   FakeMooncakeClient client_{fake_};
@@ -117,6 +121,18 @@ TEST_F(PurgerTest, StopsInTheMiddle) {
   while (fake_.count() == 100'000) std::this_thread::yield();
   stop();
   EXPECT_GT(fake_.count(), 0u);
+}
+
+TEST_F(PurgerTest, WithoutMemoryAPassIsTriedAgain) {
+  set_log_sink([](auto...) {});
+  fill(1, 10);
+  throws_ = 1;
+  gate_->purge(scope_of(1), false);
+  wait_until_purged();
+  EXPECT_EQ(throws_, 0);
+  MutexLock lock(fake_.mutex);
+  EXPECT_TRUE(fake_.values.empty());
+  set_log_sink({});
 }
 
 }  // namespace

@@ -27,14 +27,23 @@ StagingArena::StagingArena(std::uint8_t* memory, std::uint64_t bytes, Clock& clo
 
 StagingArena::~StagingArena() { munmap(memory_, bytes_); }
 
-bool StagingArena::take_free(std::uint64_t bytes, std::uint64_t& offset) {
+StagingArena::Region::Region(std::uint64_t bytes) {
+  Pieces pieces;
+  pieces.emplace(0, bytes);
+  piece_ = pieces.extract(pieces.begin());
+}
+
+bool StagingArena::take_free(Region& region) {
+  const std::uint64_t bytes = region.bytes();
   const auto found = std::find_if(free_.begin(), free_.end(),
                                   [&](const auto& piece) { return piece.second >= bytes; });
   if (found == free_.end()) return false;
-  const auto [begin, room] = *found;
-  free_.erase(found);
-  if (room > bytes) free_.emplace(begin + bytes, room - bytes);
-  offset = begin;
+  auto piece = free_.extract(found);
+  region.piece_.key() = piece.key();
+  region.arena_ = shared_from_this();
+  piece.key() += bytes;
+  piece.mapped() -= bytes;
+  if (piece.mapped() > 0) free_.insert(std::move(piece));
   return true;
 }
 
@@ -46,25 +55,25 @@ Result<std::unique_ptr<StagingArena::Region>> StagingArena::take(std::uint64_t b
                                  " bytes does not fit the staging memory of " +
                                  std::to_string(bytes_));
   }
-  const char place = 0;  // its address is this caller's in the queue
+  std::unique_ptr<Region> region(new Region(bytes));
   MutexLock lock(mutex_);
-  waiting_.push_back(&place);
-  std::uint64_t offset = 0;
+  waiting_.push_back(region.get());
   bool taken = false;
-  while (!(taken = waiting_.front() == &place && take_free(bytes, offset))) {
+  while (!(taken = waiting_.front() == region.get() && take_free(*region))) {
     const Duration left = deadline - clock_.now();
     if (left <= Duration::zero()) break;
     changed_.wait_for(mutex_, left);
   }
-  std::erase(waiting_, &place);
+  std::erase(waiting_, region.get());
   changed_.notify_all();
   if (!taken) return fail(Code::kDeadline, "mooncake: no staging memory came free in time");
-  return std::make_unique<Region>(shared_from_this(), offset, bytes);
+  return region;
 }
 
-void StagingArena::give_back(std::uint64_t offset, std::uint64_t bytes) {
+void StagingArena::give_back(Pieces::node_type given) noexcept {
   MutexLock lock(mutex_);
-  auto piece = free_.emplace(offset, bytes).first;
+  const auto piece = free_.insert(std::move(given)).position;
+  const auto [offset, bytes] = *piece;
   if (const auto next = std::next(piece); next != free_.end() && next->first == offset + bytes) {
     piece->second += next->second;
     free_.erase(next);

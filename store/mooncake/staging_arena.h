@@ -15,22 +15,26 @@ namespace newmoon {
 
 class StagingArena : public std::enable_shared_from_this<StagingArena> {
  public:
+  using Pieces = std::map<std::uint64_t, std::uint64_t>;  // offset -> bytes
+
   // Belongs to its holder; goes back when it ends. Keeps the arena alive.
   class Region {
    public:
-    Region(std::shared_ptr<StagingArena> arena, std::uint64_t offset, std::uint64_t bytes)
-        : arena_(std::move(arena)), offset_(offset), bytes_(bytes) {}
-    ~Region() { arena_->give_back(offset_, bytes_); }
+    ~Region() {
+      if (arena_ != nullptr) arena_->give_back(std::move(piece_));
+    }
     Region(const Region&) = delete;
     Region& operator=(const Region&) = delete;
 
-    std::uint8_t* data() const { return arena_->memory_ + offset_; }
-    std::uint64_t bytes() const { return bytes_; }
+    std::uint8_t* data() const { return arena_->memory_ + piece_.key(); }
+    std::uint64_t bytes() const { return piece_.mapped(); }
 
    private:
-    std::shared_ptr<StagingArena> arena_;
-    std::uint64_t offset_;
-    std::uint64_t bytes_;
+    friend class StagingArena;
+    explicit Region(std::uint64_t bytes);
+
+    std::shared_ptr<StagingArena> arena_;  // nullptr: it is not taken yet
+    Pieces::node_type piece_;              // what give_back() needs, so that it allocates nothing
   };
 
   static constexpr std::uint64_t kAlignment = 64;
@@ -48,17 +52,18 @@ class StagingArena : public std::enable_shared_from_this<StagingArena> {
 
  private:
   StagingArena(std::uint8_t* memory, std::uint64_t bytes, Clock& clock);
-  void give_back(std::uint64_t offset, std::uint64_t bytes);
-  // Where `bytes` are free, taken; false: nowhere.
-  bool take_free(std::uint64_t bytes, std::uint64_t& offset) NM_REQUIRES(mutex_);
+  void give_back(Pieces::node_type piece) noexcept;
+  // Gives the region a place; false: there is none. Neither this nor giving back can run out of
+  // memory, which would lose the room for ever.
+  bool take_free(Region& region) NM_REQUIRES(mutex_);
 
   std::uint8_t* const memory_;
   const std::uint64_t bytes_;
   Clock& clock_;
   Mutex mutex_;
   CondVar changed_;
-  std::map<std::uint64_t, std::uint64_t> free_ NM_GUARDED_BY(mutex_);  // offset -> bytes
-  std::deque<const void*> waiting_ NM_GUARDED_BY(mutex_);              // first come, first served
+  Pieces free_ NM_GUARDED_BY(mutex_);
+  std::deque<const Region*> waiting_ NM_GUARDED_BY(mutex_);  // first come, first served
 };
 
 }  // namespace newmoon

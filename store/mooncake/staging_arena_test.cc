@@ -7,6 +7,9 @@
 #include <thread>
 #include <vector>
 
+#include "base/contain.h"
+#include "base/testing/out_of_memory.h"
+
 namespace newmoon {
 namespace {
 
@@ -79,6 +82,19 @@ TEST_F(StagingArenaTest, ARegionKeepsTheMemory) {
   arena_.reset();
   std::memset(region->data(), 1, 1000);
   EXPECT_EQ(region->data()[999], 1);
+}
+
+TEST_F(StagingArenaTest, WithoutMemoryNoRoomIsLostAndNobodyWaitsInVain) {
+  bool has_failed = true;
+  for (std::size_t count = 0; has_failed; ++count) {
+    {
+      const testing::NoMemoryAfter none(count);
+      const auto first = contain([&] { return take(100'000); });
+      const auto second = contain([&] { return take(200'000); });
+      has_failed = none.has_failed();
+    }
+    EXPECT_TRUE(take(1 << 20)) << count;
+  }
 }
 
 }  // namespace
