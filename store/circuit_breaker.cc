@@ -4,9 +4,23 @@
 #include <cstdio>
 #include <utility>
 
+#include "base/contain.h"
 #include "base/log.h"
 
 namespace newmoon {
+namespace {
+
+template <class Make>
+std::string line_of(Make make) noexcept {
+  return contain([&]() -> Result<std::string> { return make(); }).value_or("");
+}
+
+void log_change(const std::string& line) noexcept {
+  if (line.empty()) return;
+  (void)contain([&] { log(LogLevel::kWarning, "store", line); });
+}
+
+}  // namespace
 
 bool CircuitBreaker::is_unreachable(const Status& status) {
   return !status &&
@@ -15,7 +29,7 @@ bool CircuitBreaker::is_unreachable(const Status& status) {
 
 // --- calls ---
 
-std::optional<CircuitBreaker::Admission> CircuitBreaker::admit(Time now) {
+std::optional<CircuitBreaker::Admission> CircuitBreaker::admit(Time now) noexcept {
   std::string line;
   std::optional<Admission> admission;
   {
@@ -35,7 +49,7 @@ std::optional<CircuitBreaker::Admission> CircuitBreaker::admit(Time now) {
   return admission;
 }
 
-void CircuitBreaker::note(Admission admission, Time now, const Status& outcome) {
+void CircuitBreaker::note(Admission admission, Time now, const Status& outcome) noexcept {
   std::string line;
   {
     MutexLock lock(mutex_);
@@ -56,19 +70,20 @@ void CircuitBreaker::note(Admission admission, Time now, const Status& outcome) 
 
 // --- pings ---
 
-void CircuitBreaker::begin_ping(Time now) {
+void CircuitBreaker::begin_ping(Time now) noexcept {
   MutexLock lock(mutex_);
   ping_began_ = now;
 }
 
-void CircuitBreaker::end_ping(Time now, const Status& pinged) {
+void CircuitBreaker::end_ping(Time now, const Status& pinged) noexcept {
   std::string line;
   {
     MutexLock lock(mutex_);
     const bool late = ping_began_ && now - *ping_began_ > options_.ping_timeout;
     ping_began_.reset();
     if (late || is_unreachable(pinged)) {
-      line = open(now, pinged ? "a ping was not answered in time" : pinged.error().message);
+      line = open(now, pinged ? "a ping was not answered in time"
+                              : std::string_view(pinged.error().message));
     } else if (figures_.state == State::kOpen && now >= trial_not_before_) {
       enter(State::kHalfOpen);
     }
@@ -78,14 +93,15 @@ void CircuitBreaker::end_ping(Time now, const Status& pinged) {
 
 // --- changes ---
 
-void CircuitBreaker::enter(State state) {
+void CircuitBreaker::enter(State state) noexcept {
   figures_.state = state;
   ++current_;
   trial_under_way_ = false;
 }
 
-// The line to log: none for a trial that failed, as nothing has changed for anybody.
-std::string CircuitBreaker::open(Time now, const std::string& why) {
+// The line to log: none for a trial that failed, as nothing has changed for anybody, or if
+// there is no memory for it.
+std::string CircuitBreaker::open(Time now, std::string_view why) noexcept {
   const bool was_closed = figures_.state == State::kClosed;
   enter(State::kOpen);
   if (!was_closed) return "";
@@ -93,19 +109,20 @@ std::string CircuitBreaker::open(Time now, const std::string& why) {
   opened_at_ = now;
   refused_before_ = figures_.refused_calls;
   retry_ = options_.retry_min;
-  return name_ + " is left alone until it answers again (lookups miss, saves are dropped): " + why;
+  return line_of([&] {
+    return name_ + " is left alone until it answers again (lookups miss, saves are dropped): " +
+           std::string(why);
+  });
 }
 
-std::string CircuitBreaker::close(Time now) {
+std::string CircuitBreaker::close(Time now) noexcept {
   enter(State::kClosed);
   char seconds[32];
   std::snprintf(seconds, sizeof seconds, "%.1f", to_ms(now - opened_at_) / 1000);
-  return name_ + " answers again, after " + seconds + " s and " +
-         std::to_string(figures_.refused_calls - refused_before_) + " calls without it";
-}
-
-void CircuitBreaker::log_change(const std::string& line) const {
-  if (!line.empty()) log(LogLevel::kWarning, "store", line);
+  return line_of([&, refused = figures_.refused_calls - refused_before_] {
+    return name_ + " answers again, after " + seconds + " s and " + std::to_string(refused) +
+           " calls without it";
+  });
 }
 
 CircuitBreaker::Figures CircuitBreaker::figures() const {

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/clock.h"
 #include "base/result.h"
@@ -21,7 +22,8 @@
 
 namespace newmoon {
 
-// Any thread may call. Logs one line as the backend is given up and one as it is back.
+// Any thread may call. Logs one line as the backend is given up and one as it is back. What it
+// is told it knows even if memory runs out, which costs the line at most.
 class CircuitBreaker {
  public:
   enum class State : std::uint8_t { kClosed, kOpen, kHalfOpen };
@@ -47,13 +49,13 @@ class CircuitBreaker {
       : name_(std::move(name)), options_(options) {}
 
   // nullopt: do without the backend. Else make the call, and then note() it.
-  std::optional<Admission> admit(Time now);
-  // `failed`: that the backend was not reached (is_unreachable()).
-  void note(Admission admission, Time now, const Status& outcome);
+  std::optional<Admission> admit(Time now) noexcept;
+  // `outcome`: of the call; an error counts as failed if is_unreachable().
+  void note(Admission admission, Time now, const Status& outcome) noexcept;
 
   // Around each ping; one at a time.
-  void begin_ping(Time now);
-  void end_ping(Time now, const Status& pinged);
+  void begin_ping(Time now) noexcept;
+  void end_ping(Time now, const Status& pinged) noexcept;
 
   Figures figures() const;
   // kUnavailable: what whoever is refused is told.
@@ -63,10 +65,9 @@ class CircuitBreaker {
   static bool is_unreachable(const Status& status);
 
  private:
-  std::string open(Time now, const std::string& why) NM_REQUIRES(mutex_);
-  std::string close(Time now) NM_REQUIRES(mutex_);
-  void enter(State state) NM_REQUIRES(mutex_);
-  void log_change(const std::string& line) const;
+  std::string open(Time now, std::string_view why) noexcept NM_REQUIRES(mutex_);
+  std::string close(Time now) noexcept NM_REQUIRES(mutex_);
+  void enter(State state) noexcept NM_REQUIRES(mutex_);
 
   const std::string name_;
   const Options options_;

@@ -35,7 +35,9 @@ class NotedCall {
   NotedCall(const NotedCall&) = delete;
   NotedCall& operator=(const NotedCall&) = delete;
 
-  Status outcome = fail(Code::kUnavailable, "the call was broken off");
+  // As long as a string may be that takes no memory: an admission without an end would be the
+  // only trial for ever.
+  Status outcome = fail(Code::kUnavailable, "broken off");
 
  private:
   CircuitBreaker& breaker_;

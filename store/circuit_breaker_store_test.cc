@@ -7,6 +7,8 @@
 
 #include <thread>
 
+#include "base/contain.h"
+#include "base/testing/out_of_memory.h"
 #include "base/testing/temp_dir.h"
 #include "store/faulty_store.h"
 #include "store/ipc_server.h"
@@ -167,6 +169,28 @@ TEST_F(CircuitBreakerIpcTest, AServerThatDiesIsMissesAndOneThatReturnsIsHits) {
     EXPECT_TRUE(comes_to(*store, true));
     EXPECT_TRUE(check_one(*store, key_of(1, 1)));
     EXPECT_EQ(store->stats()->breaker_opens, static_cast<std::uint64_t>(round));
+  }
+}
+
+// A trial that is broken off has failed: it must not be the only one for ever.
+TEST_F(CircuitBreakerStoreTest, WithoutMemoryTheNextTrialComes) {
+  bool has_failed = true;
+  for (std::size_t count = 0; has_failed; ++count) {
+    CircuitBreakerStore& store = make("ping:nth=1:fail=unavailable");
+    store.probe();
+    ASSERT_EQ(state(), State::kOpen);
+    clock_.advance(seconds(60));
+    store.probe();
+    ASSERT_EQ(state(), State::kHalfOpen);
+    {
+      const NoMemoryAfter none(count);
+      (void)contain([&] { return store.hold_scope(scope_of(1), "me", seconds(1)); });
+      has_failed = none.has_failed();
+    }
+    clock_.advance(seconds(60));
+    store.probe();
+    EXPECT_TRUE(check_one(store, key_of(1, 1))) << count;
+    EXPECT_EQ(state(), State::kClosed) << count;
   }
 }
 

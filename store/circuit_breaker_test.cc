@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/testing/out_of_memory.h"
 
 namespace newmoon {
 namespace {
@@ -223,6 +224,23 @@ TEST_F(CircuitBreakerTest, LogsOneLineAsItIsGivenUpAndOneAsItIsBack) {
   EXPECT_THAT(lines_[0], HasSubstr("store X is left alone"));
   EXPECT_THAT(lines_[0], HasSubstr("gone"));
   EXPECT_THAT(lines_[1], HasSubstr("store X answers again, after 50.0 s and 100 calls"));
+}
+
+TEST_F(CircuitBreakerTest, WithoutMemoryItKnowsWhatItWasToldAndLogsNothing) {
+  {
+    const testing::NoMemoryFrom none(0);
+    open_by_calls();
+  }
+  EXPECT_THAT(lines_, ::testing::IsEmpty());
+  now_ += seconds(1);
+  ping({});
+  ASSERT_EQ(state(), State::kHalfOpen);
+  {
+    const testing::NoMemoryFrom none(0);
+    EXPECT_TRUE(call({}));
+  }
+  EXPECT_EQ(state(), State::kClosed);
+  EXPECT_THAT(lines_, ::testing::IsEmpty());
 }
 
 }  // namespace
