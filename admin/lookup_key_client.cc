@@ -57,11 +57,12 @@ std::optional<Result<std::uint32_t>> LookupKeyClient::lookup(const std::string& 
   poll();
   const auto found = lookups_.find(request_id);
   if (found != lookups_.end() && found->second.epoch != request.epoch) discard(request_id);
-  const auto [at, is_new] = lookups_.try_emplace(request_id);
-  Lookup& lookup = at->second;
-  if (is_new) {
-    lookup = ask(request);
-    if (!lookup.answer) open_lookups_.emplace(lookup.id, request_id);
+  const bool is_new = !lookups_.contains(request_id);
+  // What was not asked must not pass for what is not answered.
+  Lookup& lookup =
+      is_new ? lookups_.emplace(request_id, ask(request)).first->second : lookups_.at(request_id);
+  if (is_new && !lookup.answer) {
+    open_lookups_.emplace(lookup.id, request_id);
   } else if (!lookup.answer && lookup.deadline <= clock_.now()) {
     lookup.answer = fail(Code::kDeadline, "rank 0 did not answer the lookup in time");
     open_lookups_.erase(lookup.id);

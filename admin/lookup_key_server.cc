@@ -30,6 +30,34 @@ void log_reset(const Request& request, const ResetRequest& reset) {
           ", remove=" + (reset.remove ? "true" : "false"));
 }
 
+// A request with its share of a bounded queue, which goes back at the latest when nobody holds
+// it any more, should memory run out before it has run.
+class QueuedRequest {
+ public:
+  explicit QueuedRequest(Request queued) : request(std::move(queued)) {}
+  ~QueuedRequest() { leave(); }
+  QueuedRequest(const QueuedRequest&) = delete;
+  QueuedRequest& operator=(const QueuedRequest&) = delete;
+
+  // False: with `count` more there would be over `count_max` in `queue`.
+  bool enter(std::atomic<std::size_t>& queue, std::size_t count, std::size_t count_max) {
+    queue_ = &queue;
+    count_ = count;
+    if (queue.fetch_add(count) + count <= count_max) return true;
+    leave();
+    return false;
+  }
+  void leave() {
+    if (queue_ != nullptr) *queue_ -= std::exchange(count_, 0);
+  }
+
+  const Request request;
+
+ private:
+  std::atomic<std::size_t>* queue_ = nullptr;
+  std::size_t count_ = 0;
+};
+
 // `reply` in the form of a backend's `done`.
 template <class Ack>
 std::function<void(Result<Ack>)> reply_with(Request request, ReplyFn reply) {
@@ -99,18 +127,18 @@ void LookupKeyServer::dispatch(Request request, ReplyFn reply) {
 }
 
 void LookupKeyServer::queue_store_command(Request request, ReplyFn reply) {
-  if (queued_store_commands_.fetch_add(1) >= options_.queued_store_commands_max) {
-    --queued_store_commands_;
-    reply(encode_failure(request, {Code::kBusy, "too many stats, scopes or purges are queued"}));
+  const auto queued = std::make_shared<QueuedRequest>(std::move(request));
+  if (!queued->enter(queued_store_commands_, 1, options_.queued_store_commands_max)) {
+    reply(encode_failure(queued->request,
+                         {Code::kBusy, "too many stats, scopes or purges are queued"}));
     return;
   }
-  const auto shared = std::make_shared<const Request>(std::move(request));
-  bulk_.post([this, shared, reply = std::move(reply)] {
-    const Status ran = contain([&] { run_store_command(*shared, reply); });
-    --queued_store_commands_;
+  bulk_.post([this, queued, reply = std::move(reply)] {
+    const Status ran = contain([&] { run_store_command(queued->request, reply); });
+    queued->leave();
     if (ran) return;
     thrown_.add(ran.error());
-    reply(encode_failure(*shared, ran.error()));  // nothing if it was answered before
+    reply(encode_failure(queued->request, ran.error()));  // nothing if it was answered before
   });
 }
 
@@ -135,19 +163,19 @@ void LookupKeyServer::queue_lookup(Request request, ReplyFn reply) {
   if (hashes.size() > full_blocks) hashes.resize(full_blocks);
 
   const std::size_t count = hashes.size();
-  if (queued_hashes_.fetch_add(count) + count > options_.queued_hashes_max) {
-    queued_hashes_ -= count;
+  const auto queued = std::make_shared<QueuedRequest>(std::move(request));
+  if (!queued->enter(queued_hashes_, count, options_.queued_hashes_max)) {
     ++busy_lookups_;
-    reply(encode_failed_lookup(request, {Code::kBusy, "too many lookups are queued"}));
+    reply(encode_failed_lookup(queued->request, {Code::kBusy, "too many lookups are queued"}));
     return;
   }
   Executor& lane = count > options_.quick_lookup_blocks_max ? bulk_ : quick_;
-  const auto shared = std::make_shared<const Request>(std::move(request));
-  lane.post([this, shared, count, reply = std::move(reply)] {
-    const Result<Frames> answer = contain([&]() -> Result<Frames> { return lookup(*shared); });
-    queued_hashes_ -= count;
+  lane.post([this, queued, reply = std::move(reply)] {
+    const Result<Frames> answer =
+        contain([&]() -> Result<Frames> { return lookup(queued->request); });
+    queued->leave();
     if (!answer) thrown_.add(answer.error());
-    reply(answer ? *answer : encode_failed_lookup(*shared, answer.error()));
+    reply(answer ? *answer : encode_failed_lookup(queued->request, answer.error()));
   });
 }
 

@@ -427,5 +427,39 @@ TEST_F(LookupKeyServerTest, test_lookup_key_client_reset_uses_typed_protocol) {
   }
 }
 
+// Runs what it takes at once.
+class FullExecutor final : public Executor {
+ public:
+  void post(std::function<void()> task) override {
+    if (full) throw std::bad_alloc();
+    task();
+  }
+  bool full = false;
+};
+
+TEST_F(LookupKeyServerTest, WhatFindsNoRoomInALaneGivesItsShareOfTheQueueBack) {
+  FakeBackend backend;
+  FullExecutor lane;
+  LookupKeyServer server(backend, {.queued_hashes_max = 3, .queued_store_commands_max = 1}, lane,
+                         lane);
+  const auto ask = [&](const Request& request) {
+    std::vector<Frames> replies;
+    server.handle(encode_request(7, request), [&](Frames reply) { replies.push_back(reply); });
+    EXPECT_EQ(replies.size(), 1u);
+    return decode_reply(replies.at(0), request.body.index())->body;
+  };
+  for (const Request& request : {Request{.body = lookup_of(2)}, Request{.body = StatsRequest()}}) {
+    lane.full = true;
+    for (int i = 0; i < 3; ++i) {
+      const auto refused = ask(request);
+      ASSERT_FALSE(refused);
+      EXPECT_EQ(refused.error().code, Code::kBusy);
+    }
+    lane.full = false;
+    EXPECT_TRUE(ask(request));
+  }
+  EXPECT_EQ(server.stats().busy_lookups, 0u);
+}
+
 }  // namespace
 }  // namespace newmoon

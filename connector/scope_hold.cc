@@ -20,20 +20,22 @@ ScopeHold::ScopeHold(Options options, KvStore& store, Clock& clock, Executor& ex
 void ScopeHold::keep(const Fence& fence, const std::function<std::set<ScopeId>()>& busy) {
   const Time now = clock_.now();
   if (fence.epoch() == kept_epoch_ && now < next_keep_) return;
-  kept_epoch_ = fence.epoch();
-  next_keep_ = now + kKeepInterval;
   std::map<ScopeId, std::string> wanted;
   for (const ScopeId& scope : busy()) wanted.emplace(scope, "");
   if (fence.scope()) wanted[*fence.scope_id()] = describe(*fence.scope());
   want(std::move(wanted));
+  kept_epoch_ = fence.epoch();
+  next_keep_ = now + kKeepInterval;
 }
 
 void ScopeHold::want(std::map<ScopeId, std::string> scopes) {
+  // As a whole, or not: a scope that is in use must not be let go of in between.
+  std::set<ScopeId> wanted;
+  for (const auto& [scope, description] : scopes) wanted.insert(scope);
   {
     MutexLock lock(mutex_);
-    wanted_.clear();
+    wanted_.swap(wanted);
     for (auto& [scope, description] : scopes) {
-      wanted_.insert(scope);
       if (!description.empty()) descriptions_[scope] = std::move(description);
     }
     std::erase_if(descriptions_, [this](const auto& entry) NM_REQUIRES(mutex_) {
@@ -70,10 +72,17 @@ void ScopeHold::post() {
     if (posted_ || !next_change(clock_.now())) return;
     posted_ = true;
   }
-  executor_.post([this] { tell_store(); });
+  const Status posted = contain([this] { executor_.post([this] { run_one(); }); });
+  if (!posted) end(posted);
 }
 
 // One scope a task, so that a store that is slow holds up nothing else on the executor.
+void ScopeHold::run_one() {
+  const Status told = contain([this] { tell_store(); });
+  end(told);
+  if (told) post();
+}
+
 void ScopeHold::tell_store() {
   const Time now = clock_.now();
   std::optional<ScopeId> scope;
@@ -99,11 +108,16 @@ void ScopeHold::tell_store() {
       log(LogLevel::kInfo, kLog, "hold of scope " + scope->hex() + ": " + to_string(told.error()));
     }
   }
+}
+
+// The task has ended, or could not be posted. Should something have been thrown, the next
+// look tries again.
+void ScopeHold::end(const Status& task) {
   {
     MutexLock lock(mutex_);
     posted_ = false;
   }
-  post();
+  if (!task) thrown_.add(task.error());
 }
 
 }  // namespace newmoon

@@ -14,6 +14,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "base/contain.h"
 #include "base/executor.h"
 #include "base/thread_annotations.h"
 #include "connector/fence.h"
@@ -47,7 +48,9 @@ class ScopeHold {
 
  private:
   void post();
+  void run_one();
   void tell_store();
+  void end(const Status& task);
   std::optional<ScopeId> next_change(Time now) const NM_REQUIRES(mutex_);
 
   const Options options_;
@@ -55,6 +58,7 @@ class ScopeHold {
   Clock& clock_;
   Executor& executor_;
 
+  ErrorCounter thrown_{"scope_hold"};
   Epoch kept_epoch_ = 0;  // of the last keep() that looked
   Time next_keep_{};
 

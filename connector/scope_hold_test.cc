@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "admin/testing/fake_transport.h"
+#include "base/contain.h"
+#include "base/testing/out_of_memory.h"
 #include "connector/testing/manual_executor.h"
 #include "hash/scope_text.h"
 #include "store/memory_store.h"
@@ -117,6 +119,25 @@ TEST_F(ScopeHoldTest, GivesAllBackAtTheEnd) {
   hold_.release();
   run();
   EXPECT_THAT(held(), IsEmpty());
+}
+
+TEST_F(ScopeHoldTest, WithoutMemoryTheNextLooksHoldAndLetGoAllTheSame) {
+  bool has_failed = true;
+  for (std::size_t count = 0; has_failed; ++count) {
+    fence_.adopt(LabelIdentity{std::string(40, 'x') + std::to_string(count)});
+    {
+      const testing::NoMemoryAfter none(count);
+      (void)contain([&] { keep({scope_of(7)}); });
+      (void)contain([&] { run(); });
+      has_failed = none.has_failed();
+    }
+    for (int second = 0; second < 70; ++second) {
+      clock_.advance(seconds(1));
+      keep();
+      run();
+    }
+    EXPECT_THAT(held(), ElementsAre(*fence_.scope_id())) << count;
+  }
 }
 
 }  // namespace
