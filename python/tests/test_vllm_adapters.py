@@ -70,9 +70,19 @@ def test_an_adapter_without_files_here_is_told_by_its_id():
     assert adapters.has_changed(adapter("hub/name", 2))
 
 
+def run(tiny_model, tmp_path_factory, connector):
+    folder = str(tmp_path_factory.mktemp("adapters"))
+    return run_flow("vllm_adapters_flow.py", tiny_model, folder, connector)
+
+
 @pytest.fixture(scope="module")
 def told(tiny_model, tmp_path_factory):
-    return run_flow("vllm_adapters_flow.py", tiny_model, str(tmp_path_factory.mktemp("adapters")))
+    return run(tiny_model, tmp_path_factory, "with")
+
+
+@pytest.fixture(scope="module")
+def plain(tiny_model, tmp_path_factory):
+    return run(tiny_model, tmp_path_factory, "without")
 
 
 @pytest.mark.parametrize("name", ["one", "two", "three", "four"])
@@ -93,3 +103,26 @@ def test_vllms_own_cache_serves_adapters_that_are_what_they_were(told):
 def test_adapters_use_no_external_cache(told):
     assert all(step["external"] == 0 for step in told.values() if "external" in step)
     assert told["stats"]["saved_blocks"] == 6, "the base model's"
+
+
+# --- the row "LoRA in place, no pause" of docs/guarantees.md ---
+
+
+@pytest.mark.parametrize("name", ["six", "left"])
+def test_an_adapter_loaded_in_place_under_a_request_uses_nothing_old(told, name):
+    assert told[name]["cached"] == 0
+    assert told[name]["logprobs"] == told[f"fresh {name}"]["logprobs"]
+    assert told["six"]["logprobs"] != told["five"]["logprobs"]
+
+
+def test_the_request_itself_goes_on_with_what_it_has(told):
+    """Else the page says less than it could."""
+    assert told["across"]["ended"] == "length"
+    assert told["across"]["logprobs"][-8:] != told["fresh across"]["logprobs"][-8:]
+
+
+def test_without_the_connector_it_would_be_stale(plain):
+    """So the comparison can fail."""
+    for name in ("six", "left"):
+        assert plain[name]["cached"] >= 6 * 128
+        assert plain[name]["logprobs"] != plain[f"fresh {name}"]["logprobs"]

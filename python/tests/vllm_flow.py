@@ -34,6 +34,10 @@ CONNECTOR = {
 }
 
 
+def prompt_of(seed: int) -> list[int]:
+    return [(i * 7919 + seed * 104729) % 40000 + 100 for i in range(PROMPT_TOKENS)]
+
+
 class WorkerExtension:
     """Called in the worker through collective_rpc."""
 
@@ -93,19 +97,18 @@ class Flow:
         self.steps: dict[str, dict] = {}
         self.before: dict[str, int] = {}  # metrics as the last request was sent
 
-    def ask(self, name: str, seed: int = 0, adapter=None) -> None:
+    def ask(self, name: str, seed: int = 0, adapter=None, prompt: list[int] | None = None) -> None:
         """One request; what was found and what came out, under `name`."""
-        self.send(seed, adapter)
+        self.send(prompt or prompt_of(seed), adapter)
         self.receive(name)
 
-    def send(self, seed: int = 0, adapter=None) -> None:
+    def send(self, prompt: list[int], adapter=None, tokens: int = 8) -> None:
         from vllm import SamplingParams
 
         self.before = self.metrics()
-        prompt = [(i * 7919 + seed * 104729) % 40000 + 100 for i in range(PROMPT_TOKENS)]
         self.llm.enqueue(
             {"prompt_token_ids": prompt},
-            SamplingParams(temperature=0, max_tokens=8, ignore_eos=True, logprobs=1),
+            SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, logprobs=1),
             use_tqdm=False,
             lora_request=adapter,
         )

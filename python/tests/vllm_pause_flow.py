@@ -10,6 +10,7 @@ import threading
 import time
 
 from vllm_failures import FailureFlow, ours, wait_until_halted
+from vllm_flow import prompt_of
 
 STOPPED_S = 2.0
 
@@ -23,7 +24,7 @@ def run(flow: FailureFlow, server: int) -> dict[str, dict]:
     flow.push_out()
     flow.stats("stats before")
     flow.signal_at_load(server, signal.SIGSTOP)
-    flow.send()
+    flow.send(prompt_of(0))
     wait_until_halted(server)
 
     begin = time.monotonic()
