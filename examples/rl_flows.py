@@ -2,15 +2,17 @@
 
 Each update below makes the calls of one framework, in its order, on vLLM's AsyncLLM; in place of
 a trainer, worker methods with the framework's name for them write really other weights. (Linear
-weights are prepacked on CPU and cannot be written in place; those of norms can.)
+weights are prepacked on CPU and cannot be written in place; those of norms can, and a reload from
+files brings both.)
 
-`run_flow` wraps requests around an update and tells what came out. `expect` computes the same on
-an engine that has no connector and whose cache was reset.
+`run_flow` wraps requests around an update and tells what came out. `expect_all` computes the same
+on engines that have no connector, each started on files of the weights, and never written.
 """
 
 import asyncio
 import dataclasses
 import os
+import pathlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -34,12 +36,19 @@ RUN_TOKENS = 300  # of a request that runs across an update: it fills two more b
 TOLERANCE = 1e-3  # of logprobs in float32; stale KV moves them by far more
 
 
-def make_model(folder: str) -> str:
+# Weights are called by the factor to which the norms rise. Of a negative one the linear weights are
+# others too, which only a reload brings.
+FIRST = 1.0
+WEIGHTS = (1.3, 1.9, 2.6)  # what updates bring, in turn
+OTHER_LINEAR = -2.2
+
+
+def make_model(folder: str, weights: float = FIRST) -> str:
     """A tiny model with random weights whose next token depends much on what it attends to."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    torch.manual_seed(11)
+    torch.manual_seed(11 if weights > 0 else 12)
     config = LlamaConfig(
         vocab_size=VOCABULARY,
         hidden_size=128,
@@ -50,8 +59,19 @@ def make_model(folder: str) -> str:
         max_position_embeddings=2048,
         initializer_range=0.2,
     )
-    LlamaForCausalLM(config).save_pretrained(folder)
+    model = LlamaForCausalLM(config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "layernorm" in name:
+                parameter.mul_(torch.linspace(1.0, abs(weights), parameter.numel()))
+    model.save_pretrained(folder)
     return folder
+
+
+def files_of(model: str, weights: float) -> str:
+    """A folder beside the model's, made when it is first asked for."""
+    folder = f"{model}-{weights}"
+    return folder if pathlib.Path(folder).exists() else make_model(folder, weights)
 
 
 def prompt_of(seed: int) -> list[int]:
@@ -59,7 +79,7 @@ def prompt_of(seed: int) -> list[int]:
 
 
 # Methods of rl_worker.WorkerExtension that write no weights; or that are to be taken for such.
-READING_RPCS = ["norm_names", "process_id", "unfinished_saves", "write_unseen"]
+READING_RPCS = ["norm_names", "process_id", "stats", "unfinished_saves", "write_unseen"]
 
 # --- requests ---
 
@@ -121,10 +141,11 @@ class Engine:
                 kv_transfer_config=transfer,
             )
         )
+        self.model = model
         self.has_connector = transfer is not None
         self.salted = False  # as the flow says
         self.always_salted = False
-        self.weights = 1.0
+        self.weights = FIRST
         self.running: list[Running] = []
         self._count = 0
 
@@ -339,6 +360,19 @@ async def skyrl_fully_async(engine: Engine, weights: float) -> None:
         await engine.llm.resume_generation()
 
 
+async def skyrl_offloading_kv(engine: Engine, weights: float) -> None:
+    """offload_kv_for_weight_sync, fully async: the workers put the KV of frozen requests aside and
+    back, past vLLM's sleep."""
+    await engine.llm.pause_generation(mode="keep", clear_cache=False)
+    try:
+        await engine.rpc("skyrl_sleep_for_weight_sync", True)
+        await engine.rpc("skyrl_wake_for_weight_sync", ["weights"])
+        await transfer(engine, weights)
+        await engine.rpc("skyrl_wake_for_weight_sync", ["kv_cache"])
+    finally:
+        await engine.llm.resume_generation()
+
+
 async def skyrl_colocated(engine: Engine, weights: float) -> None:
     llm = engine.llm
     await llm.sleep(level=2)
@@ -363,6 +397,40 @@ async def vllm_pause_keep(engine: Engine, weights: float) -> None:
     await engine.llm.pause_generation(mode="keep", clear_cache=True)
     await transfer(engine, weights)
     await engine.llm.resume_generation()
+
+
+async def vllm_pause_wait(engine: Engine, weights: float) -> None:
+    await engine.llm.pause_generation(mode="wait", clear_cache=True)
+    await transfer(engine, weights)
+    await engine.llm.resume_generation()
+
+
+async def vllm_sleeping(engine: Engine, weights: float) -> None:
+    """Whatever writes between the two: nothing else tells of it."""
+    await engine.llm.sleep(level=1)
+    await engine.rpc("write_unseen", weights)
+    engine.wrote(weights)
+    await engine.llm.wake_up()
+
+
+async def reload(engine: Engine, weights: float) -> None:
+    await engine.rpc("reload_weights", None, files_of(engine.model, weights))
+    engine.wrote(weights)
+
+
+async def vllm_reload(engine: Engine, weights: float) -> None:
+    """vLLM's own reload from other files; nothing is reset."""
+    await reload(engine, weights)
+
+
+async def vllm_sleep_and_reload(engine: Engine, weights: float) -> None:
+    """As vLLM's page on sleep mode has it."""
+    llm = engine.llm
+    await llm.sleep(level=2)
+    await llm.wake_up(tags=["weights"])
+    await reload(engine, weights)
+    await llm.wake_up(tags=["kv_cache"])
+    await llm.resume_generation()
 
 
 async def vllm_reset(engine: Engine, weights: float) -> None:
@@ -407,10 +475,11 @@ class Flow:
     update: Update
     # A request that runs when the update begins: None (there is none), "aborted" (the client sends
     # it again with what it had), "recomputed" (it goes on, its KV computed anew), "mixed" (it goes
-    # on with the KV it has).
+    # on with the KV it has), "ended" (it comes to its end before the weights are written).
     running: str | None = None
     salted: bool = False  # cache_salt per version of the weights
     not_guaranteed: tuple[str, ...] = ()  # of what run_flow sees, with our connector
+    other_linear: bool = False  # to OTHER_LINEAR; the flow behind it must reload
 
     @property
     def name(self) -> str:
@@ -435,11 +504,16 @@ FLOWS = [
     Flow("SkyRL", "non-colocated, cache_salt", skyrl_pausing, "recomputed", salted=True),
     Flow("SkyRL", "fully async", skyrl_fully_async, "mixed", not_guaranteed=MIXED),
     Flow("SkyRL", "fully async, cache_salt", skyrl_fully_async, "mixed", True, MIXED),
+    Flow("SkyRL", "KV offload", skyrl_offloading_kv, "mixed", not_guaranteed=MIXED),
     Flow("SkyRL", "colocated", skyrl_colocated),
     Flow("vLLM", "weight update API alone", vllm_transfer),
     Flow("vLLM", "weight update API alone, running", vllm_transfer, "mixed", not_guaranteed=MIXED),
     Flow("vLLM", "pause abort", vllm_pause_abort, "aborted"),
     Flow("vLLM", "pause keep", vllm_pause_keep, "recomputed"),
+    Flow("vLLM", "pause wait", vllm_pause_wait, "ended"),
+    Flow("vLLM", "sleep, wake up", vllm_sleeping),
+    Flow("vLLM", "reload of other files", vllm_reload, other_linear=True),
+    Flow("vLLM", "sleep, reload of other files", vllm_sleep_and_reload),
     Flow("vLLM", "unseen write, connector reset", vllm_reset),
     Flow("vLLM", "unseen write, local reset", vllm_local_reset),
     Flow("vLLM", "unseen write, connector reset, running", vllm_reset_running, "recomputed"),
@@ -448,14 +522,21 @@ FLOWS = [
 ]
 
 
+def next_weights(engine: Engine, flow: Flow) -> float:
+    if flow.other_linear:
+        return OTHER_LINEAR
+    place = WEIGHTS.index(engine.weights) + 1 if engine.weights in WEIGHTS else 0
+    return WEIGHTS[place % len(WEIGHTS)]
+
+
 async def run_flow(engine: Engine, flow: Flow, number: int) -> dict[str, Observation]:
-    """Requests before, across and after one update to weights that were never there before.
+    """Requests before, across and after one update; no flow has the prompts of another.
 
     "after": a prompt that both tiers held before. "again": the same once other prompts have pushed
     it out of vLLM's own cache. "running": what a request that ran across the update was answered
     behind it. "left": a prompt that consists of that request, with what it was answered.
     """
-    seed, weights = 100 * number, 1.2 + 0.15 * number
+    seed, weights = 100 * number, next_weights(engine, flow)
     engine.salted = flow.salted
     await engine.ask(prompt_of(seed))
     await engine.wait_for_saves()
@@ -463,28 +544,45 @@ async def run_flow(engine: Engine, flow: Flow, number: int) -> dict[str, Observa
     if running:
         await running.at_least(4)
     await flow.update(engine, weights)
-    seen = {}
-    if running:
-        await engine.end_running()
-        if flow.running == "aborted":
-            seen["running"] = await engine.ask(running.prompt + running.tokens)
-        else:
-            assert running.cut < RUN_TOKENS - OUTPUT_TOKENS, "it was to run across the update"
-            seen["running"] = running.after_cut(weights)
-            seen["left"] = await engine.ask(running.prompt + running.tokens[: 2 * BLOCK])
+    seen = await end_running(engine, flow, running) if running else {}
     seen["after"] = await engine.ask(prompt_of(seed))
     await engine.push_out(seed + 50)
     seen["again"] = await engine.ask(prompt_of(seed))
     return seen
 
 
+async def end_running(engine: Engine, flow: Flow, running: Running) -> dict[str, Observation]:
+    await engine.end_running()
+    if flow.running == "aborted":
+        return {"running": await engine.ask(running.prompt + running.tokens)}
+    seen = {}
+    if flow.running == "ended":
+        assert running.cut == RUN_TOKENS, "it was to end first"
+    else:
+        assert running.cut < RUN_TOKENS - OUTPUT_TOKENS, "it was to run across the update"
+        seen["running"] = running.after_cut(engine.weights)
+    seen["left"] = await engine.ask(running.prompt + running.tokens[: 2 * BLOCK])
+    return seen
+
+
+async def expect_all(model: str, seen: list[Observation]) -> list[float]:
+    """Of each, the largest difference of a logprob from what is right; see expect()."""
+    differences = {}
+    for weights in sorted({one.weights for one in seen}):
+        plain = Engine(files_of(model, weights))
+        plain.weights = weights
+        for number, one in enumerate(seen):
+            if one.weights == weights:
+                differences[number] = await expect(plain, one)
+        plain.llm.shutdown()
+    return [differences[number] for number in range(len(seen))]
+
+
 async def expect(plain: Engine, seen: Observation) -> float:
-    """The largest difference of a logprob from what an engine without a connector answers, its
-    cache reset and then primed to the same hit; infinite if tokens differ."""
-    if plain.weights != seen.weights:
-        await plain.rpc("write_unseen", seen.weights)
-        plain.wrote(seen.weights)
-    assert await plain.llm.reset_prefix_cache()
+    """The largest difference of a logprob from what an engine answers that has no connector and was
+    started on these weights' files, its cache reset and then primed to the same hit; infinite if
+    tokens differ."""
+    assert plain.weights == seen.weights and await plain.llm.reset_prefix_cache()
     if seen.cached:
         await plain.ask(seen.prompt[: seen.cached + 1], max_tokens=1)
     right = await plain.ask(seen.prompt, max_tokens=len(seen.tokens))

@@ -1,7 +1,7 @@
 """What the flows of rl_flows.py call in vLLM's worker, which imports this module.
 
-The weights depend on one number, `factor`: the norms' are those of the model times a ramp from 1
-to it. (Linear weights are prepacked on CPU and cannot be written in place; those of norms can.)
+The weights depend on one number, `factor`: the norms', ones in the model, become a ramp from 1 to it.
+(Linear weights are prepacked on CPU and cannot be written in place; those of norms can.)
 """
 
 import dataclasses
@@ -18,10 +18,7 @@ def write_norms(model: Any, factor: float, only: str = "") -> int:
         for name, parameter in model.named_parameters():
             if "layernorm" not in name or (only and name != only):
                 continue
-            if not hasattr(parameter, "rl_original"):
-                parameter.rl_original = parameter.detach().clone()
-            ramp = torch.linspace(1.0, factor, parameter.numel(), dtype=parameter.dtype)
-            parameter.copy_(parameter.rl_original * ramp)
+            parameter.copy_(torch.linspace(1.0, factor, parameter.numel(), dtype=parameter.dtype))
             changed += 1
     assert changed > 0
     return changed
@@ -39,6 +36,19 @@ class WorkerExtension:
     def update_weights_from_collective(self, factor: float) -> int:
         return write_norms(self.model_runner.model, factor)  # NeMo-RL's
 
+    def skyrl_sleep_for_weight_sync(self, offload_kv: bool) -> None:
+        """SkyRL's, which drives the allocator: what KV memory holds is put aside, and lost there."""
+        assert offload_kv
+        caches = self.model_runner.kv_caches
+        self.kv_aside = [cache.clone() for cache in caches]
+        for cache in caches:
+            cache.fill_(float("nan"))
+
+    def skyrl_wake_for_weight_sync(self, tags: list[str]) -> None:
+        if "kv_cache" in tags:
+            for cache, aside in zip(self.model_runner.kv_caches, self.kv_aside, strict=True):
+                cache.copy_(aside)
+
     def write_unseen(self, factor: float) -> int:
         """To be declared as reading: a worker that writes with nobody's knowledge."""
         return write_norms(self.model_runner.model, factor)
@@ -49,6 +59,11 @@ class WorkerExtension:
 
     def process_id(self) -> int:
         return os.getpid()
+
+    def stats(self) -> dict[str, int]:
+        from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+        return get_kv_transfer_group()._worker._core.stats()
 
     def unfinished_saves(self) -> int:
         """Queued or running; of either connector."""

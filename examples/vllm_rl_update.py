@@ -131,14 +131,14 @@ async def go_back(engine: Engine, flow: Flow, number: int) -> None:
     """From weights to others and back to the same, with the framework's own calls. "back": a prompt
     of before. "crossed": a prompt that consists of a request that ran when the weights left, with
     its answer."""
-    seed, weights = 10_000 + 100 * number, 5.0 + number
+    seed, weights = 10_000 + 100 * number, rl_flows.next_weights(engine, flow)
     await flow.update(engine, weights)
     await engine.ask(prompt_of(seed))
     await engine.wait_for_saves()
     running = engine.run_in_background(prompt_of(seed + 1)) if flow.running else None
     if running:
         await running.at_least(4)
-    await flow.update(engine, weights + 0.5)
+    await flow.update(engine, rl_flows.next_weights(engine, flow))
     await engine.end_running()
     await engine.push_out(seed + 50)
     await flow.update(engine, weights)
@@ -238,11 +238,12 @@ async def column_main(arguments: argparse.Namespace) -> None:
 
 async def compare_main(arguments: argparse.Namespace) -> None:
     """Reads what columns saw; tells by how much each answer differs from a fresh one."""
-    plain = Engine(arguments.model)
-    for line in pathlib.Path(arguments.folder, "seen.jsonl").read_text().splitlines():
-        told = json.loads(line)
-        tell(**told, difference=await rl_flows.expect(plain, Observation(**told["one"])))
-    plain.llm.shutdown()
+    lines = pathlib.Path(arguments.folder, "seen.jsonl").read_text().splitlines()
+    seen = [json.loads(line) for line in lines]
+    observations = [Observation(**told["one"]) for told in seen]
+    differences = await rl_flows.expect_all(arguments.model, observations)
+    for told, difference in zip(seen, differences, strict=True):
+        tell(**told, difference=difference)
 
 
 # --- all of them ---
@@ -330,10 +331,7 @@ def run_process(
 def compare(
     arguments: argparse.Namespace, told: dict[str, list[dict]], folder: pathlib.Path
 ) -> list[dict]:
-    seen = [
-        one | {"column": column} for column in told for one in told[column] if "seen" in one
-    ]
-    seen.sort(key=lambda one: one["one"]["weights"])
+    seen = [one | {"column": column} for column in told for one in told[column] if "seen" in one]
     (folder / "seen.jsonl").write_text("".join(json.dumps(one) + "\n" for one in seen))
     asked = argparse.Namespace(**vars(arguments) | {"column": "compare", "folder": str(folder)})
     compared = Run(asked, folder / "compare.log", {"VLLM_RPC_BASE_PATH": str(folder)}).told

@@ -1,5 +1,6 @@
 """Every flow of examples/rl_flows.py with the connector and with its fence taken out, each answer
-compared with a vLLM that has no connector. Told as JSON: guarantees_run.py MODEL_FOLDER.
+compared with a vLLM that has no connector and was started on these weights' files. Told as JSON:
+guarantees_run.py MODEL_FOLDER.
 
 A module of its own because vLLM's processes import it.
 """
@@ -47,14 +48,16 @@ async def main(model: str) -> None:
         kind: await run_all(Engine(model, transfer_config(*connector)))
         for kind, connector in CONNECTORS.items()
     }
-    plain = Engine(model)
+    every = [one for flows in seen.values() for named in flows.values() for one in named.values()]
+    differences = iter(await rl_flows.expect_all(model, every))
     told = {
         kind: {
             flow: {
                 name: {
+                    "weights": one.weights,
                     "cached": one.cached,
                     "external": one.external,
-                    "difference": await rl_flows.expect(plain, one),
+                    "difference": next(differences),
                 }
                 for name, one in observations.items()
             }
@@ -62,7 +65,6 @@ async def main(model: str) -> None:
         }
         for kind, flows in seen.items()
     }
-    plain.llm.shutdown()
     print("SEEN " + json.dumps(told), flush=True)
 
 

@@ -67,14 +67,16 @@ def session_members(session: int) -> list[int]:
     return members
 
 
-def run_flow(script: str, *arguments: str, base: str | None = None) -> dict[str, dict]:
+def run_flow(
+    script: str, *arguments: str, base: str | None = None, path: tuple[pathlib.Path, ...] = ()
+) -> dict[str, dict]:
     """The steps that a script beside this one tells in a line "FLOW {...}". All its processes
-    end with it. `base`: the folder of vLLM's sockets and ours."""
-    path = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
+    end with it. `base`: the folder of vLLM's sockets and ours. `path`: what it imports from, too."""
+    paths = os.pathsep.join([str(HERE), *map(str, path), os.environ.get("PYTHONPATH", "")])
     process = subprocess.Popen(
         [sys.executable, script, *arguments],
         cwd=HERE,
-        env=os.environ | {"PYTHONPATH": path} | ({"VLLM_RPC_BASE_PATH": base} if base else {}),
+        env=os.environ | {"PYTHONPATH": paths} | ({"VLLM_RPC_BASE_PATH": base} if base else {}),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,

@@ -16,9 +16,14 @@ HERE = pathlib.Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
-from rl_flows import FLOWS, FOUND, TOLERANCE
+from rl_flows import FLOWS, FOUND, OTHER_LINEAR, TOLERANCE, WEIGHTS
 
 RIGHT_WITHOUT_US = {"SkyRL: fully async, cache_salt"}  # in what is guaranteed: new requests
+# Rows that are no flow: the file of their test, and whether something is not guaranteed.
+ELSEWHERE = {
+    ("verl", "several replicas on one store"): ("test_vllm_replicas.py", False),
+    ("SkyRL", "LoRA in place, no pause"): ("test_vllm_adapters.py", True),
+}
 by_flow = pytest.mark.parametrize("flow", FLOWS, ids=lambda flow: flow.name)
 
 
@@ -47,9 +52,10 @@ def differences(observations, flow):
 
 
 @by_flow
-def test_what_is_guaranteed_is_as_with_a_fresh_engine(seen, flow):
+def test_what_is_guaranteed_is_as_with_a_fresh_engine(seen, flow, record_property):
     for name, difference in differences(seen["fenced"], flow).items():
         assert difference <= TOLERANCE, name
+        record_property("max_logprob_difference", difference)
 
 
 @by_flow
@@ -79,9 +85,19 @@ def test_a_salt_does_not_cover_requests_that_go_on(seen):
     assert running["difference"] > TOLERANCE
 
 
+def test_the_weights_are_as_many_as_fresh_engines_were_started_for(seen):
+    weights = {one["weights"] for named in seen["fenced"].values() for one in named.values()}
+    assert weights == {*WEIGHTS, OTHER_LINEAR}
+
+
 def test_the_page_has_these_rows():
     page = (HERE.parents[1] / "docs" / "guarantees.md").read_text()
     (part,) = re.findall(r"^## Rows$.*?(?=^## )", page, re.MULTILINE | re.DOTALL)
-    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \|(.*)\|$", part, re.MULTILINE)
-    told = {(framework, mode): "NOT guaranteed" in rest for framework, mode, rest in rows[1:]}
-    assert told == {(flow.framework, flow.mode): bool(flow.not_guaranteed) for flow in FLOWS}
+    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \|(.*)\|$", part, re.MULTILINE)[1:]
+    told = {(framework, mode): "NOT guaranteed" in rest for framework, mode, rest in rows}
+    flows = {(flow.framework, flow.mode): bool(flow.not_guaranteed) for flow in FLOWS}
+    assert told == flows | {row: part_only for row, (_, part_only) in ELSEWHERE.items()}
+    for framework, mode, rest in rows:
+        if (framework, mode) in ELSEWHERE:
+            file, _ = ELSEWHERE[framework, mode]
+            assert f"`{file}`" in rest and (HERE / file).exists()
