@@ -85,6 +85,8 @@ void visit_figures(Stats& stats, Visit visit) {
   visit("store_evicted_blocks", stats.store.evicted_blocks);
   visit("store_refused_late_puts", stats.store.refused_late_puts);
   visit("store_unfinished_purges", stats.store.unfinished_purges);
+  visit("store_owed_rechecks", stats.store.owed_rechecks);
+  visit("store_recheck_left_s", stats.store.recheck_left_s);
 }
 
 struct StatsRequest {};

@@ -75,7 +75,7 @@ TEST_F(StoreCommands, StatsBringEveryFigureOfTheRankAndOfItsServer) {
   expected.server = stats->server;
   EXPECT_EQ(encode_map(*stats), encode_map(expected));
   EXPECT_EQ(stats->epoch, 1u);
-  EXPECT_EQ(stats->store.unfinished_purges, 28u);
+  EXPECT_EQ(stats->store.recheck_left_s, 30u);
 }
 
 TEST_F(StoreCommands, ScopesArePagedAndComeInOrder) {

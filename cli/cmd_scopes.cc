@@ -14,6 +14,7 @@ namespace newmoon {
 namespace {
 
 constexpr Duration kPollInterval = std::chrono::milliseconds(200);
+constexpr Duration kRecheckPollInterval = std::chrono::seconds(1);  // lists the store's keys
 
 struct StoreCommandOptions {
   std::string store;
@@ -21,6 +22,7 @@ struct StoreCommandOptions {
   bool json = false;
   std::shared_ptr<SelectionOptions> selection = std::make_shared<SelectionOptions>();
   double deadline_s = 60;
+  bool wait = false;
 };
 
 // An open store and what it needs to live.
@@ -30,11 +32,14 @@ struct OpenStore {
   std::unique_ptr<KvStore> store;
 };
 
+Duration seconds_of(double seconds) {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+}
+
 Result<std::unique_ptr<OpenStore>> open(const StoreCommandOptions& options) {
   auto open = std::make_unique<OpenStore>();
-  const auto timeout =
-      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(options.timeout_s));
-  auto store = open_shared_store(options.store, timeout, open->clock, open->executor);
+  auto store =
+      open_shared_store(options.store, seconds_of(options.timeout_s), open->clock, open->executor);
   if (!store) return std::unexpected(store.error());
   open->store = std::move(*store);
   return open;
@@ -62,6 +67,20 @@ std::uint64_t blocks_of(std::span<const ScopeUsage> scopes) {
       [](std::uint64_t sum, const ScopeUsage& usage) { return sum + usage.blocks; });
 }
 
+// What is there of the selection now. kBusy: somebody uses it again, and is not to lose what he
+// puts from now on.
+Result<std::uint64_t> blocks_left(OpenStore& open, const ScopeSelection& selection) {
+  Result<std::vector<ScopeUsage>> listed = open.store->list_scopes();
+  if (!listed) return std::unexpected(listed.error());
+  const std::vector<ScopeUsage> scopes = select_scopes(std::move(*listed), selection);
+  for (const ScopeUsage& usage : scopes) {
+    if (usage.holders.empty()) continue;
+    return fail(Code::kBusy, "purged, but not looked at again: scope " + usage.scope.hex() +
+                                 " is in use again by " + usage.holders.front());
+  }
+  return blocks_of(scopes);
+}
+
 // Until the store has given everything back. kMiss: it has not, at the deadline.
 Status wait_for_purge(OpenStore& open, const ScopeSelection& selection, Time deadline) {
   std::uint64_t shown = ~std::uint64_t{0};
@@ -70,9 +89,9 @@ Status wait_for_purge(OpenStore& open, const ScopeSelection& selection, Time dea
     if (!stats) return std::unexpected(stats.error());
     std::uint64_t left = 0;
     if (stats->unfinished_purges == 0) {
-      Result<std::vector<ScopeUsage>> listed = open.store->list_scopes();
-      if (!listed) return std::unexpected(listed.error());
-      left = blocks_of(select_scopes(std::move(*listed), selection));
+      const Result<std::uint64_t> blocks = blocks_left(open, selection);
+      if (!blocks) return std::unexpected(blocks.error());
+      left = *blocks;
       if (left == 0) return {};
     }
     if (open.clock.now() >= deadline) {
@@ -89,6 +108,53 @@ Status wait_for_purge(OpenStore& open, const ScopeSelection& selection, Time dea
   }
 }
 
+// What somebody was writing during the purge is out of its reach until it is whole, or the
+// master has given it up; the store looks again then. kMiss: it has not, so long after the time
+// it needs for that.
+Status wait_for_rechecks(OpenStore& open, const ScopeSelection& selection, Duration patience) {
+  std::uint64_t shown = 0;
+  Time deadline = Time::max();
+  while (true) {
+    const Result<StoreStats> stats = open.store->stats();
+    if (!stats) return std::unexpected(stats.error());
+    if (stats->owed_rechecks == 0) return {};
+    const std::string left = std::to_string(stats->owed_rechecks) +
+                             " scopes are to be looked at again, for what was half written";
+    const Time now = open.clock.now();
+    deadline = std::min(deadline, now + std::chrono::seconds(stats->recheck_left_s) + patience);
+    if (now >= deadline) return fail(Code::kMiss, "not done at the deadline: " + left);
+    if (const auto blocks = blocks_left(open, selection); !blocks) {
+      return std::unexpected(blocks.error());
+    }
+    if (std::exchange(shown, stats->owed_rechecks) != stats->owed_rechecks) {
+      std::fprintf(stderr, "purging: %s, %llu s from now\n", left.c_str(),
+                   static_cast<unsigned long long>(stats->recheck_left_s));
+    }
+    open.clock.sleep_until(now + kRecheckPollInterval);
+  }
+}
+
+// `wait`: also for what was being written.
+Status finish_purge(OpenStore& open, const ScopeSelection& selection, bool wait,
+                    Duration patience) {
+  Status gone = wait_for_purge(open, selection, open.clock.now() + patience);
+  if (!gone || !wait) return gone;
+  if (Status looked = wait_for_rechecks(open, selection, patience); !looked) return looked;
+  return wait_for_purge(open, selection, open.clock.now() + patience);
+}
+
+// What this process would have done, had it been told to wait.
+Status report_rechecks(OpenStore& open) {
+  const Result<StoreStats> stats = open.store->stats();
+  if (!stats) return std::unexpected(stats.error());
+  if (stats->owed_rechecks == 0) return {};
+  std::printf(
+      "nothing is left that can be read; what a put under way still brings within %llu s, "
+      "`newmoon scopes` shows: purge it then, or at once with --wait\n",
+      static_cast<unsigned long long>(stats->recheck_left_s));
+  return {};
+}
+
 Status purge(OpenStore& open, const StoreCommandOptions& options) {
   const Result<ScopeSelection> selection = to_selection(*options.selection);
   if (!selection) return std::unexpected(selection.error());
@@ -103,13 +169,12 @@ Status purge(OpenStore& open, const StoreCommandOptions& options) {
     // Not for good: somebody may return to a named scope.
     if (Status purged = open.store->purge_scope(usage.scope, false); !purged) return purged;
   }
-  const auto patience =
-      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(options.deadline_s));
-  if (Status done = wait_for_purge(open, *selection, start + patience); !done) return done;
+  const Status done = finish_purge(open, *selection, options.wait, seconds_of(options.deadline_s));
+  if (!done) return done;
   std::printf("purged %zu scopes, %llu blocks, in %.1f s\n", scopes->size(),
               static_cast<unsigned long long>(blocks_of(*scopes)),
               to_ms(open.clock.now() - start) / 1000);
-  return {};
+  return report_rechecks(open);
 }
 
 int run_purge(const StoreCommandOptions& options) {
@@ -149,6 +214,9 @@ void add_purge_command(CLI::App& app, int& exit_code) {
   command->add_option("--deadline-s", options->deadline_s, "how long to wait until all is gone")
       ->check(CLI::Range(0.0, 86400.0))
       ->capture_default_str();
+  command->add_flag("--wait", options->wait,
+                    "wait as well until what somebody was writing is gone (Mooncake: minutes, not "
+                    "counted in --deadline-s)");
   command->callback([options, &exit_code] { exit_code = run_purge(*options); });
 }
 

@@ -67,6 +67,10 @@ struct StoreStats {
   std::uint64_t evicted_blocks = 0;
   std::uint64_t refused_late_puts = 0;  // puts into a scope purged for good
   std::uint64_t unfinished_purges = 0;  // scopes purged whose bytes are not all back yet
+  // Purged scopes that this process looks at again, for values that somebody was writing, and
+  // how long until the last of them is due. 0 where a purge meets no half written value.
+  std::uint64_t owed_rechecks = 0;
+  std::uint64_t recheck_left_s = 0;
   // Of this process's breaker in front of the backend (store/circuit_breaker.h): how often
   // it opened, and calls answered without the backend.
   std::uint64_t breaker_opens = 0;

@@ -43,8 +43,10 @@ Result<std::unique_ptr<KvStore>> make_mooncake(const std::string& url, const Sto
                                                Clock& clock) {
   const Result<MooncakeConfig> config = load_mooncake_config(url);
   if (!config) return std::unexpected(config.error());
-  Result<std::unique_ptr<MooncakeStore>> store =
-      MooncakeStore::open(*config, clock, {.timeout = options.timeout});
+  MooncakeOptions mooncake{.timeout = options.timeout};
+  mooncake.recheck_delays = {config->put_start_discard_timeout * 4 / 3,
+                             config->put_start_release_timeout * 21 / 20};
+  Result<std::unique_ptr<MooncakeStore>> store = MooncakeStore::open(*config, clock, mooncake);
   if (!store) return std::unexpected(store.error());
   return guard(std::move(*store), url, options, clock);
 }

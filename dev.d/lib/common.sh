@@ -71,7 +71,7 @@ ctest_figures() {  # PRESET
 
 # Tests that bring Mooncake's wheel and a Python into the process. Neither is built for a
 # sanitizer, which then accuses them instead of us; MooncakeStoreTest has our half.
-REAL_MOONCAKE='^MooncakeReal\.|^MooncakeFaultsTest\.|^StuckKeysTest\.|/mooncake( |$)|^(seed|rollout_faults)\.mooncake$'
+REAL_MOONCAKE='^MooncakeReal\.|^MooncakeFaultsTest\.|^StuckKeysTest\.|/mooncake( |$)|^\w+\.mooncake$'
 
 # A build under a sanitizer with its tests, as a gate of the same name.
 sanitizer_gate() {  # PRESET

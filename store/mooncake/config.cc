@@ -35,14 +35,18 @@ std::string trim(std::string_view text) {
   return std::string(text.substr(begin, text.find_last_not_of(" \t") - begin + 1));
 }
 
-Result<std::uint16_t> parse_port(const std::string& text) {
-  int port = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
-  if (error != std::errc() || end != text.data() + text.size() || port < 1 || port > 65535) {
-    return fail(Code::kBadRequest, "'" + text + "' is no port (1 to 65535)");
+// What it is: "port", say.
+Result<int> parse_number(const std::string& text, const std::string& what, int most) {
+  int number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || number < 1 || number > most) {
+    return fail(Code::kBadRequest,
+                "'" + text + "' is no " + what + " (1 to " + std::to_string(most) + ")");
   }
-  return static_cast<std::uint16_t>(port);
+  return number;
 }
+
+Result<int> parse_port(const std::string& text) { return parse_number(text, "port", 65535); }
 
 // HOST of HOST:PORT, or of [HOST]:PORT with the brackets; nothing if it is neither.
 std::optional<std::string> host_of(const std::string& address) {
@@ -99,9 +103,17 @@ Status set_metadata_server(MooncakeConfig& config, const std::string& value) {
 }
 
 Status set_metrics_port(MooncakeConfig& config, const std::string& value) {
-  const Result<std::uint16_t> port = parse_port(value);
+  const Result<int> port = parse_port(value);
   if (!port) return std::unexpected(port.error());
-  config.metrics_port = *port;
+  config.metrics_port = static_cast<std::uint16_t>(*port);
+  return {};
+}
+
+template <std::chrono::seconds MooncakeConfig::* member>
+Status set_seconds(MooncakeConfig& config, const std::string& value) {
+  const Result<int> seconds = parse_number(value, "number of seconds", 86400);
+  if (!seconds) return std::unexpected(seconds.error());
+  config.*member = std::chrono::seconds(*seconds);
   return {};
 }
 
@@ -111,7 +123,7 @@ Status set_master(MooncakeConfig& config, const std::string& value) {
   return {};
 }
 
-constexpr std::array<Field, 8> kOptions = {{
+constexpr std::array<Field, 10> kOptions = {{
     {"local_hostname", false, set_text<&MooncakeConfig::local_hostname>},
     {"metadata_server", false, set_metadata_server},
     {"protocol", false, set_protocol},
@@ -120,6 +132,10 @@ constexpr std::array<Field, 8> kOptions = {{
     {"global_segment_size", true, set_bytes<&MooncakeConfig::global_segment_bytes>},
     {"local_buffer_size", true, set_local_buffer},
     {"metrics_port", true, set_metrics_port},
+    {"put_start_discard_timeout_sec", true,
+     set_seconds<&MooncakeConfig::put_start_discard_timeout>},
+    {"put_start_release_timeout_sec", true,
+     set_seconds<&MooncakeConfig::put_start_release_timeout>},
 }};
 
 const Field* find_option(std::string_view name) {

@@ -5,6 +5,7 @@
 // 0.32 `MooncakeStoreConfig`, Mooncake 0.3.13 `mooncake_config.py`.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 
@@ -16,6 +17,11 @@ struct MooncakeConfig {
   std::string master_server_address;  // HOST:PORT of the master's RPC
   // HTTP of the master, on the same host. Option `metrics_port`; upstream's default.
   std::uint16_t metrics_port = 9003;
+  // What the master was started with, under the same names; its defaults. After the first it
+  // lets others begin a put anew that was begun and not ended, after the second such a put
+  // cannot end any more.
+  std::chrono::seconds put_start_discard_timeout{30};   // `put_start_discard_timeout_sec`
+  std::chrono::seconds put_start_release_timeout{600};  // `put_start_release_timeout_sec`
 
   std::string local_hostname;  // by which other clients reach this one's memory
   std::string metadata_server = "P2PHANDSHAKE";
@@ -30,9 +36,9 @@ struct MooncakeConfig {
 };
 
 // `mooncake://HOST:PORT[?option=value&...]`. Options: local_hostname, metadata_server,
-// protocol, device_name, tenant_id, global_segment_size, local_buffer_size, metrics_port;
-// %XX in a value is decoded. Without HOST:PORT the file that MOONCAKE_CONFIG_PATH names is
-// read first, and the options count more.
+// protocol, device_name, tenant_id, global_segment_size, local_buffer_size, metrics_port,
+// put_start_discard_timeout_sec, put_start_release_timeout_sec; %XX in a value is decoded. Without
+// HOST:PORT the file that MOONCAKE_CONFIG_PATH names is read first, and the options count more.
 //
 // A local_hostname that neither gives is upstream's MOONCAKE_REQUESTER_LOCAL_HOSTNAME, else
 // the address from which this machine reaches the master.

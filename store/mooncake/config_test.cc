@@ -65,13 +65,16 @@ TEST_F(MooncakeConfigTest, UrlAlone) {
   EXPECT_EQ(config->tenant_id, "default");
   EXPECT_EQ(config->global_segment_bytes, 4 * kGiB);
   EXPECT_EQ(config->local_buffer_bytes, 4 * kGiB);
+  EXPECT_EQ(config->put_start_discard_timeout.count(), 30);
+  EXPECT_EQ(config->put_start_release_timeout.count(), 600);
 }
 
 TEST_F(MooncakeConfigTest, UrlWithEveryOption) {
   const Result<MooncakeConfig> config = load_mooncake_config(
       "mooncake://[::1]:5?local_hostname=node1&metadata_server=http%3A%2F%2Fm%3a8080/metadata"
       "&protocol=RDMA&device_name=mlx5_0,mlx5_1&tenant_id=team&global_segment_size=0"
-      "&local_buffer_size=16MB&metrics_port=19003");
+      "&local_buffer_size=16MB&metrics_port=19003&put_start_discard_timeout_sec=2"
+      "&put_start_release_timeout_sec=86400");
   ASSERT_TRUE(config) << config.error().message;
   EXPECT_EQ(config->master_server_address, "[::1]:5");
   EXPECT_EQ(config->metrics_address(), "[::1]:19003");
@@ -82,6 +85,8 @@ TEST_F(MooncakeConfigTest, UrlWithEveryOption) {
   EXPECT_EQ(config->tenant_id, "team");
   EXPECT_EQ(config->global_segment_bytes, 0u);
   EXPECT_EQ(config->local_buffer_bytes, 16u << 20);
+  EXPECT_EQ(config->put_start_discard_timeout.count(), 2);
+  EXPECT_EQ(config->put_start_release_timeout.count(), 86400);
 }
 
 TEST_F(MooncakeConfigTest, BadUrlsNameTheOption) {
@@ -99,6 +104,10 @@ TEST_F(MooncakeConfigTest, BadUrlsNameTheOption) {
            {"mooncake://h:1?local_buffer_size=0", "local_buffer_size: must be more than 0"},
            {"mooncake://h:1?local_buffer_size", "local_buffer_size: ''"},
            {"mooncake://h:1?metrics_port=x", "metrics_port: 'x' is no port"},
+           {"mooncake://h:1?put_start_discard_timeout_sec=0",
+            "put_start_discard_timeout_sec: '0' is no number of seconds (1 to 86400)"},
+           {"mooncake://h:1?put_start_release_timeout_sec=1m",
+            "put_start_release_timeout_sec: '1m'"},
            {"mooncake://h:1?tenant_id=", "tenant_id: must not be empty"},
            {"mooncake://h:1?device_name=%4", "device_name: '%4' has a %"},
            {"mooncake://h:1?device_name=%zz", "device_name: '%zz' has a %"},

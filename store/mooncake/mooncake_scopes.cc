@@ -185,7 +185,11 @@ Result<StoreStats> MooncakeStore::stats() {
   stats.budget_bytes = figures->capacity_bytes;
   stats.evicted_blocks = figures->evicted_keys;
   stats.refused_late_puts = refused_late_puts_;
-  stats.unfinished_purges = gate_->counts().pending;
+  const ScopeGate::Counts purges = gate_->counts();
+  stats.unfinished_purges = purges.pending;
+  stats.owed_rechecks = purges.rechecks;
+  stats.recheck_left_s = static_cast<std::uint64_t>(
+      std::chrono::ceil<std::chrono::seconds>(purges.recheck_left).count());
   if (figures->keys > kCountedKeysMax) return stats;
   const Result<Scan> scan = this->scan(deadline);
   if (!scan) return std::unexpected(scan.error());

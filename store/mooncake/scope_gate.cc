@@ -57,7 +57,22 @@ void ScopeGate::purge(const ScopeId& scope, bool for_good) {
 
 ScopeGate::Counts ScopeGate::counts() {
   MutexLock lock(mutex_);
-  return {.pending = pending_.size(), .rechecks = rechecks_.size(), .removed = removed_};
+  return {.pending = pending_.size(),
+          .rechecks = rechecks_.size(),
+          .recheck_left = recheck_left(clock_.now()),
+          .removed = removed_};
+}
+
+Duration ScopeGate::recheck_left(Time now) const {
+  Duration longest{0};
+  for (const auto& [scope, recheck] : rechecks_) {
+    Duration left = recheck.due - now;
+    for (std::size_t i = recheck.next_delay; i < options_.recheck_delays.size(); ++i) {
+      left += options_.recheck_delays[i];
+    }
+    longest = std::max(longest, left);
+  }
+  return longest;
 }
 
 void ScopeGate::collect(Time now, std::size_t scopes_max, std::vector<Work>& work) {

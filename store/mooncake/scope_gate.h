@@ -52,6 +52,7 @@ class ScopeGate : public std::enable_shared_from_this<ScopeGate> {
   struct Counts {
     std::uint64_t pending = 0;
     std::uint64_t rechecks = 0;
+    Duration recheck_left{0};  // until the last one is due
     std::uint64_t removed = 0;
   };
 
@@ -88,6 +89,7 @@ class ScopeGate : public std::enable_shared_from_this<ScopeGate> {
   void end_put(const ScopeId& scope);
   void collect(Time now, std::size_t scopes_max, std::vector<Work>& work) NM_REQUIRES(mutex_);
   Time next_due() const NM_REQUIRES(mutex_);
+  Duration recheck_left(Time now) const NM_REQUIRES(mutex_);
   void schedule_recheck(const ScopeId& scope, std::size_t delay) NM_REQUIRES(mutex_);
 
   const Options options_;

@@ -92,6 +92,19 @@ TEST_F(ScopeGateTest, AnEmptyScopeIsLookedAtAgainUnlessItIsInUse) {
   EXPECT_EQ(gate->counts().rechecks, 0u);
 }
 
+TEST_F(ScopeGateTest, SaysHowLongUntilTheLastRecheck) {
+  const auto gate = make({milliseconds(1), std::chrono::hours(2)});
+  EXPECT_EQ(gate->counts().recheck_left, Duration::zero());
+  gate->purge(scope_of(1), false);
+  gate->finish(gate->next_work(10), 0);
+  EXPECT_GT(gate->counts().recheck_left, std::chrono::hours(1));
+  gate->finish(gate->next_work(10), 0);  // the first of them
+  EXPECT_EQ(gate->counts().rechecks, 1u);
+  EXPECT_GT(gate->counts().recheck_left, std::chrono::hours(1));
+  (void)gate->begin_put(scope_of(1), clock_.now());
+  EXPECT_EQ(gate->counts().recheck_left, Duration::zero());
+}
+
 TEST_F(ScopeGateTest, StopEndsTheWaitForWork) {
   const auto gate = make();
   gate->stop();

@@ -7,13 +7,14 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 import unittest
+
+from processes import Master, until
 
 NEWMOON = ""
 MOONCAKE_MASTER = ""
@@ -23,25 +24,6 @@ ENGINES = 2
 REQUESTS = 4
 LEFT_ALONE = "is left alone until it answers again"
 BACK = "answers again, after"
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
-def until(holds, what):
-    deadline = time.monotonic() + 60
-    while not holds():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"still waiting for {what}")
-        time.sleep(0.02)
-
-
-def is_answered(port):
-    with socket.socket() as client:
-        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 def descendants_of(pid):
@@ -59,35 +41,6 @@ def is_running(pid):
             return file.read().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-class Master:
-    def __init__(self, folder):
-        self.port, self.metrics_port = free_port(), free_port()
-        self.log = os.path.join(folder, "master.log")
-        self.process = None
-        self.start()
-
-    def start(self):
-        with open(self.log, "ab") as log:
-            self.process = subprocess.Popen(
-                [MOONCAKE_MASTER, "--logtostderr", "--minloglevel=1",
-                 "--rpc_address=127.0.0.1", f"--rpc_port={self.port}",
-                 "--metrics_host=127.0.0.1", f"--metrics_port={self.metrics_port}"],
-                stdout=log, stderr=log,
-            )
-        until(lambda: is_answered(self.port) and is_answered(self.metrics_port), "the master")
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
-
-    def send(self, number):
-        self.process.send_signal(number)
-
-    def url(self):
-        return (f"mooncake://127.0.0.1:{self.port}?metrics_port={self.metrics_port}"
-                "&global_segment_size=128MB&local_buffer_size=32MB")
 
 
 class Rollout:
@@ -169,7 +122,7 @@ class RolloutFaults(unittest.TestCase):
         self.folder = folder.name
 
     def start_master(self):
-        master = Master(self.folder)
+        master = Master(MOONCAKE_MASTER, self.folder)
         self.addCleanup(master.kill)
         return master
 
@@ -198,7 +151,7 @@ class RolloutFaults(unittest.TestCase):
     def test_master_hangs_and_goes_on_dies_and_returns(self):
         cycles = 20
         master = self.start_master()
-        rollout = self.start_rollout(master.url(), cycles)
+        rollout = self.start_rollout(master.url(global_segment_size="128MB"), cycles)
         rollout.wait_for_cycle(3)
         with_store, without = [1, 2], []
         without += self.outage(rollout, lambda: master.send(signal.SIGSTOP), 1)
