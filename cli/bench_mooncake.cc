@@ -16,7 +16,6 @@
 namespace newmoon {
 namespace {
 
-constexpr int kRuns = 21;
 constexpr std::uint64_t kLentBytes = std::uint64_t{2} << 30;
 constexpr std::uint64_t kBufferBytes = std::uint64_t{512} << 20;
 // What a side moves a run, each value from and to memory of its own: blocks of a KV cache lie
@@ -65,13 +64,14 @@ struct Memory {
 class TransferBench {
  public:
   TransferBench(MooncakeStore& store, MooncakeClient& client, SystemClock& clock,
-                const Memory& memory, std::size_t value_bytes, std::size_t batch)
+                const Memory& memory, std::size_t value_bytes, std::size_t batch, int runs)
       : store_(store),
         client_(client),
         clock_(clock),
         memory_(memory),
         bytes_(value_bytes),
         batch_(batch),
+        runs_(runs),
         calls_(std::max<std::size_t>(1, kRunBytes / (value_bytes * batch))) {
     for (std::size_t i = 0; i < calls_ * batch_; ++i) {
       const ConstFragment payload = value(i);
@@ -83,7 +83,7 @@ class TransferBench {
     Speeds puts;
     Speeds gets;
     Speeds variants;
-    for (int run = -1; run < kRuns; ++run) {
+    for (int run = -1; run < runs_; ++run) {
       if (run == 0) {  // the first one touches the store's memory
         for (Speeds* speeds : {&puts, &gets, &variants}) speeds->clear();
       }
@@ -228,6 +228,7 @@ class TransferBench {
   const Memory& memory_;
   const std::size_t bytes_;
   const std::size_t batch_;
+  const int runs_;
   const std::size_t calls_;
   std::mt19937 random_{1};
   std::vector<std::uint64_t> checksums_;
@@ -259,7 +260,7 @@ Result<std::unique_ptr<MooncakeBench>> MooncakeBench::open(const std::string& ur
 }
 
 Result<std::vector<MooncakeTransferRow>> MooncakeBench::transfers(
-    std::span<const std::size_t> value_bytes, std::span<const std::size_t> batches) {
+    std::span<const std::size_t> value_bytes, std::span<const std::size_t> batches, int runs) {
   const std::size_t bytes =
       std::max(kRunBytes, std::ranges::max(value_bytes) * std::ranges::max(batches));
   const auto known = std::make_shared<Bytes>(bytes, 1);
@@ -270,7 +271,7 @@ Result<std::vector<MooncakeTransferRow>> MooncakeBench::transfers(
   for (const std::size_t bytes : value_bytes) {
     for (const std::size_t batch : batches) {
       const auto both =
-          TransferBench(*store_, store_->client(), clock_, memory, bytes, batch).run();
+          TransferBench(*store_, store_->client(), clock_, memory, bytes, batch, runs).run();
       if (!both) return std::unexpected(both.error());
       rows.insert(rows.end(), both->begin(), both->end());
     }

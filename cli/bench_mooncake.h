@@ -52,12 +52,13 @@ class MooncakeBench {
   // and keeps nothing of value: the store is emptied.
   static Result<std::unique_ptr<MooncakeBench>> open(const std::string& url);
 
-  // Medians of 21 runs, by the wall's clock; the sides of a run take turns call by call. All move
+  // Medians of `runs`, by the wall's clock; the sides of a run take turns call by call. All move
   // the same bytes, from and to the same memory, which the store knows but for "put_copied". The
   // wheel's moves them bare; ours adds header and checksum. "put" and "get" next to the wheel's
   // are timed apart from the other rows, whose wheel is another sample.
   Result<std::vector<MooncakeTransferRow>> transfers(std::span<const std::size_t> value_bytes,
-                                                     std::span<const std::size_t> batches);
+                                                     std::span<const std::size_t> batches,
+                                                     int runs);
   Result<std::vector<MooncakeLookupRow>> lookups(std::span<const int> blocks);
   Result<std::vector<LookupBenchRow>> round_trips(std::span<const int> blocks) {
     return bench_lookup(blocks, *store_);

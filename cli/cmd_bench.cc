@@ -52,6 +52,7 @@ struct BenchOptions {
   std::vector<int> blocks = {64, 1024, 8192};
   std::string model = default_model_files().base;
   std::string store = "mooncake";
+  int runs = 21;
   std::vector<std::uint64_t> mooncake_keys = {1000, 10'000, 100'000};
 };
 
@@ -166,8 +167,8 @@ Result<BenchResult> run_hash(const BenchOptions&) {
   return result;
 }
 
-Status add_transfers(MooncakeBench& bench, BenchResult& result) {
-  const auto rows = bench.transfers(kMooncakeValueBytes, kMooncakeBatches);
+Status add_transfers(MooncakeBench& bench, int runs, BenchResult& result) {
+  const auto rows = bench.transfers(kMooncakeValueBytes, kMooncakeBatches, runs);
   if (!rows) return std::unexpected(rows.error());
   for (const MooncakeTransferRow& row : *rows) {
     result.rows.push_back({{"case", row.op},
@@ -237,7 +238,7 @@ Result<BenchResult> run_mooncake(const BenchOptions& options) {
   if (!bench) return std::unexpected(bench.error());
   BenchResult result;
   for (const Status& added :
-       {add_transfers(**bench, result), add_lookups(**bench, options.blocks, result),
+       {add_transfers(**bench, options.runs, result), add_lookups(**bench, options.blocks, result),
         add_resets(**bench, options.mooncake_keys, result)}) {
     if (!added) return std::unexpected(added.error());
   }
@@ -346,6 +347,9 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   mooncake->add_option("--store", options->store,
                        "mooncake (with a master of its own) or mooncake://HOST:PORT, a store to "
                        "be emptied");
+  mooncake->add_option("--runs", options->runs, "of each put and get, of which the median counts")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
   add_list(*mooncake, "--blocks", "blocks asked for", options, &BenchOptions::blocks, 1'000'000);
   add_list(*mooncake, "--keys", "keys stored at a reset", options, &BenchOptions::mooncake_keys,
            1'000'000);

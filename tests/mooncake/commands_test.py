@@ -262,6 +262,12 @@ class Benches(OnAMaster):
         self.assertGreater(row["samples_during"], 0)
         self.assertEqual(sorted(self.master.keys()), before)
 
+    def test_mooncake(self):
+        rows = self.bench("mooncake", "--runs", "1", "--blocks", "64", "--keys", "100")
+        cases = {row["case"] for row in rows}
+        self.assertLessEqual({"put", "get", "put_hashed", "lookup_all_hits",
+                              "round_trip_all_misses", "reset"}, cases)
+
 
 if __name__ == "__main__":
     NEWMOON, MOONCAKE_MASTER, *rest = sys.argv[1:]
