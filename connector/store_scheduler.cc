@@ -205,23 +205,28 @@ bool StoreScheduler::note_report(Progress& progress, std::size_t rank) {
 }
 
 void StoreScheduler::finish_load(std::uint64_t load_id) {
-  const Load load = std::move(loads_.extract(load_id).mapped());
+  const auto found = loads_.find(load_id);
+  const Load& load = found->second;
   const RequestId& request_id = load.job.request_id;
-  load_of_request_.erase(request_id);
   FinishedLoad finished{request_id, load_id, load.cancelled, {}, load.job.epoch};
   // Rule ONE-LOAD: a cancelled load fails all its blocks.
   const std::size_t good_blocks = load.cancelled ? 0 : load.good_blocks;
   for (std::size_t i = good_blocks; i < load.job.blocks.size(); ++i) {
     finished.failed_blocks.push_back(load.job.blocks[i].block);
   }
-  if (!load.cancelled && !finished.failed_blocks.empty()) {
+  const std::size_t failed_blocks = finished.failed_blocks.size();
+  const bool has_failed = !load.cancelled && failed_blocks > 0;
+  RequestState* const request = has_failed ? &requests_[request_id] : nullptr;
+  finished_loads_.push_back(std::move(finished));
+  // Nothing throws from here on: it has ended and will be told, or is under way still.
+  if (has_failed) {
     // They will be computed, and are then to be saved. Asking the store again would be
     // promised the same bytes and fail again.
-    RequestState& request = requests_[request_id];
-    request.load_failed = true;
-    request.saved_blocks -= std::min(request.saved_blocks, finished.failed_blocks.size());
+    request->load_failed = true;
+    request->saved_blocks -= std::min(request->saved_blocks, failed_blocks);
   }
-  finished_loads_.push_back(std::move(finished));
+  load_of_request_.erase(request_id);
+  loads_.erase(found);
 }
 
 void StoreScheduler::finish_save(std::uint64_t job_id) {
@@ -241,7 +246,10 @@ void StoreScheduler::request_finished(const RequestId& request_id) {
   if (outstanding == load_of_request_.end()) return;
   const std::uint64_t load_id = outstanding->second;
   loads_.at(load_id).cancelled = true;
-  if (std::erase(pending_loads_, load_id) > 0) finish_load(load_id);  // no rank has it
+  const auto pending = std::ranges::find(pending_loads_, load_id);
+  if (pending == pending_loads_.end()) return;
+  finish_load(load_id);  // no rank has it; should that throw, they will be given it, for nobody
+  pending_loads_.erase(pending);
 }
 
 void StoreScheduler::blocks_dropped(const RequestId& request_id) {
@@ -260,10 +268,14 @@ bool StoreScheduler::has_pending_push_work() const {
 }
 
 void StoreScheduler::on_fence() {
-  log(LogLevel::kDebug, kLog, "on_fence: epoch " + std::to_string(fence_.epoch()));
   forget();
-  client_.fence(fence_.epoch());
-  keep_scopes();
+  // What is not told for want of memory is lost as a message may be: the next ones tell it.
+  const Status told = contain([this] {
+    log(LogLevel::kDebug, kLog, "on_fence: epoch " + std::to_string(fence_.epoch()));
+    client_.fence(fence_.epoch());
+    keep_scopes();
+  });
+  if (!told) thrown_.add(told.error());
 }
 
 void StoreScheduler::forget() {
@@ -275,7 +287,10 @@ void StoreScheduler::forget() {
   // nobody, and is reported when every rank has ended it. Likewise rule PIN: saves_
   // and their pins stay, although the ranks will drop the jobs.
   for (auto& [load_id, load] : loads_) load.cancelled = true;
-  for (const std::uint64_t load_id : std::exchange(pending_loads_, {})) finish_load(load_id);
+  while (!pending_loads_.empty()) {
+    finish_load(pending_loads_.front());
+    pending_loads_.erase(pending_loads_.begin());
+  }
 }
 
 void StoreScheduler::rank_died(std::size_t rank) {

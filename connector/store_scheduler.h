@@ -18,6 +18,7 @@
 
 #include "admin/lookup_key_client.h"
 #include "base/clock.h"
+#include "base/contain.h"
 #include "connector/fence.h"
 #include "connector/metadata.h"
 #include "connector/scope_hold.h"
@@ -207,6 +208,7 @@ class StoreScheduler {
   std::uint64_t last_load_id_ = 0;
   std::uint64_t last_job_id_ = 0;
   std::uint64_t ignored_reports_ = 0;
+  ErrorCounter thrown_{"store_scheduler"};
 };
 
 }  // namespace newmoon

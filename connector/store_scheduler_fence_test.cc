@@ -1,7 +1,9 @@
 // The scheduler's end across fences, and its resets.
 #include <gmock/gmock.h>
 
+#include "base/contain.h"
 #include "base/log.h"
+#include "base/testing/out_of_memory.h"
 #include "connector/testing/ranks_fixture.h"
 
 namespace newmoon::testing {
@@ -97,6 +99,26 @@ TEST_F(StoreSchedulerFenceTest, ALoadNotHandedOutEndsWithTheFence) {
   const ConnectorOutput output = update({});
   ASSERT_THAT(output.loads, SizeIs(1));
   EXPECT_TRUE(output.loads[0].cancelled);
+}
+
+// Taken back or not, it ends once, and is told.
+TEST_F(StoreSchedulerFenceTest, WithoutMemoryALoadNotHandedOutIsNotLost) {
+  preload(2);
+  bool has_failed = true;
+  for (std::size_t count = 0; has_failed; ++count) {
+    const std::string id = "request " + std::to_string(count) + std::string(40, 'x');
+    start_load(id, 2);
+    {
+      const NoMemoryAfter none(count);
+      const Status finished = contain([&] { scheduler_->request_finished(id); });
+      has_failed = none.has_failed();
+      EXPECT_EQ(finished.has_value(), !has_failed);
+    }
+    const ConnectorOutput output = run(scheduler_->build_connector_meta({}));
+    ASSERT_THAT(output.loads, SizeIs(1)) << count;
+    EXPECT_TRUE(output.loads[0].cancelled) << count;
+    EXPECT_FALSE(scheduler_->has_pending_push_work()) << count;
+  }
 }
 
 // Rule BIRTH: a request that runs across an update (keep without clearing).

@@ -113,9 +113,9 @@ void BlockPool::publish(BlockId id, const Content& content, std::uint32_t group)
 
 void BlockPool::reset(Epoch epoch) {
   assert(epoch > epoch_);
+  epoch_ = epoch;  // first: the rest can run out of memory
   log(LogLevel::kDebug, "block_pool",
       "reset: blocks born before epoch " + std::to_string(epoch) + " are found no more");
-  epoch_ = epoch;
   if (!options_.enable_kv_events) return;
   events_.clear();  // what they announced is gone before anybody heard of it
   events_.emplace_back(AllBlocksCleared{.epoch = epoch});

@@ -109,18 +109,21 @@ void EngineCore::pause_generation(PauseMode mode, bool clear_cache, Time deadlin
   log(LogLevel::kDebug, "engine_core",
       "pause_generation(" + std::string(to_string(mode)) +
           ", clear_cache=" + (clear_cache ? "true" : "false") + ")");
+  const Time now = clock_.now();
+  const Duration for_reset = clear_cache ? std::max(Duration{0}, deadline - now) / 5 : Duration{0};
+  std::list<PendingPause> pause;
+  pause.push_back({.mode = mode,
+                   .clear_cache = clear_cache,
+                   .started = now,
+                   .wait_until = deadline - for_reset,
+                   .deadline = deadline,
+                   .done = std::move(done)});
+  if (mode == PauseMode::kAbort) abort_requests({});
+  // Nothing throws from here on: an engine that is paused has somebody who is told.
+  pauses_.splice(pauses_.end(), pause);
   scheduler_.set_pause_state(mode == PauseMode::kKeep ? PauseState::kPausedAll
                                                       : PauseState::kPausedNew);
   keeps_requests_ = mode == PauseMode::kKeep && !clear_cache;
-  if (mode == PauseMode::kAbort) abort_requests({});
-  const Time now = clock_.now();
-  const Duration for_reset = clear_cache ? std::max(Duration{0}, deadline - now) / 5 : Duration{0};
-  pauses_.push_back({.mode = mode,
-                     .clear_cache = clear_cache,
-                     .started = now,
-                     .wait_until = deadline - for_reset,
-                     .deadline = deadline,
-                     .done = std::move(done)});
 }
 
 // Whoever waits for a pause has had all outputs from before it.

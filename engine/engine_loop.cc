@@ -55,11 +55,10 @@ void EngineLoop::add_request(RequestInput input, OutputFn on_output) {
     const RequestId name = input.id;
     // Before: one that is taken in and has nobody to tell would be waited for in vain.
     const auto [callback, is_new] = callbacks_.try_emplace(name, on_output);
-    const Status status = contain([&] { return core.add_request(input); });
-    if (status) {
-      callback->second = on_output;
-      return;
-    }
+    const Status status =
+        is_new ? contain([&] { return core.add_request(input); })
+               : fail(Code::kBadRequest, "request " + name + ": its end has not been told yet");
+    if (status) return;
     if (is_new) callbacks_.erase(callback);
     refuse(name, on_output, to_string(status.error()));
   });
@@ -104,10 +103,12 @@ Result<CacheResetAnswer> EngineLoop::reset_prefix_cache(bool reset_running_reque
 // --- the thread ---
 
 void EngineLoop::run() {
-  if (const Status ran = contain([this] { run_until_stopped(); }); !ran) give_up(ran.error());
+  if (const Status ran = contain([this] { return run_until_stopped(); }); !ran) {
+    give_up(ran.error());
+  }
 }
 
-// A step threw half-way. What the core holds now is nobody's guess, so it is not stepped
+// A step or a fence threw half-way. What the core holds now is nobody's guess, so it is not stepped
 // again; what is waiting for it must hear so.
 void EngineLoop::give_up(const Error& why) {
   thrown_.add(why);
@@ -115,15 +116,15 @@ void EngineLoop::give_up(const Error& why) {
     MutexLock lock(mutex_);
     stopping_ = true;
   }
-  run_tasks();
+  (void)run_tasks();
   for (const auto& [id, tell] : std::exchange(callbacks_, {})) {
     (void)contain([&] { refuse(id, tell, "the engine has stopped: " + to_string(why)); });
   }
 }
 
-void EngineLoop::run_until_stopped() {
+Status EngineLoop::run_until_stopped() {
   while (true) {
-    run_tasks();
+    if (Status ran = run_tasks(); !ran) return ran;
     {
       MutexLock lock(mutex_);
       if (stopping_) break;
@@ -138,12 +139,14 @@ void EngineLoop::run_until_stopped() {
     if (idle) wait_for_work();
   }
   // What was taken in before the stop is owed an end; nothing is taken in any more.
-  run_tasks();
+  if (Status ran = run_tasks(); !ran) return ran;
   core_.abort_requests({});
   deliver(core_.step());
+  return {};
 }
 
-void EngineLoop::run_tasks() {
+// An error: the core is not to be stepped again. What else a task throws is its own loss.
+Status EngineLoop::run_tasks() {
   std::deque<std::function<void(EngineCore&)>> tasks;
   {
     MutexLock lock(mutex_);
@@ -152,6 +155,8 @@ void EngineLoop::run_tasks() {
   for (const auto& task : tasks) {
     if (const Status ran = contain([&] { task(core_); }); !ran) thrown_.add(ran.error());
   }
+  if (!core_.scheduler().fence_half_done()) return {};
+  return fail(Code::kBusy, "out of memory in the middle of a fence");
 }
 
 // Steps in flight end in the executor, tasks come here; both are looked at often.

@@ -38,7 +38,8 @@ class EngineLoop {
   void post(std::function<void(EngineCore&)> task);
 
   // --- any thread but the loop's; these block for `timeout` at most ---
-  // kDeadline: the engine did not get to it in time. kUnavailable: stopped.
+  // kDeadline: the engine did not get to it in time. kUnavailable: stopped. kBusy: memory ran
+  // out on the way.
   Result<PauseAnswer> pause_generation(PauseMode mode, bool clear_cache, Duration timeout);
   Result<SleepAnswer> sleep(int level, PauseMode mode, Duration timeout);
   Result<CacheResetAnswer> reset_prefix_cache(bool reset_running_requests, bool reset_connector,
@@ -51,30 +52,39 @@ class EngineLoop {
                   timeout);
   }
 
-  // Ends the thread after the step under way; unfinished requests end as aborted. A step
-  // that throws, which nobody can finish, does the same, and they end as kFinishedError.
+  // Ends the thread after the step under way; unfinished requests end as aborted. A step or a
+  // fence that throws, which nobody can finish, does the same, and they end as kFinishedError.
   void stop();
 
  private:
   template <class T>
   struct Answer {
+    // The first one counts.
+    void give(Result<T> given) {
+      {
+        MutexLock lock(mutex);
+        if (!value) value = std::move(given);
+      }
+      changed.notify_all();
+    }
+
     Mutex mutex;
     CondVar changed;
-    std::optional<T> value NM_GUARDED_BY(mutex);
+    std::optional<Result<T>> value NM_GUARDED_BY(mutex);
   };
 
   template <class T>
   Result<T> ask(std::function<void(EngineCore&, std::function<void(T)>)> question,
                 Duration timeout) {
     const auto answer = std::make_shared<Answer<T>>();
-    const bool posted = try_post([answer, question = std::move(question)](EngineCore& core) {
-      question(core, [answer](T value) {
-        {
-          MutexLock lock(answer->mutex);
-          answer->value = std::move(value);
-        }
-        answer->changed.notify_all();
+    const bool posted = try_post([this, answer, question = std::move(question)](EngineCore& core) {
+      const Status asked = contain([&] {
+        question(core,
+                 [answer](T value) { answer->give(Result<T>(std::in_place, std::move(value))); });
       });
+      if (asked) return;
+      thrown_.add(asked.error());
+      answer->give(Result<T>(std::unexpect, asked.error()));
     });
     if (!posted) return fail(Code::kUnavailable, "the engine has stopped");
     MutexLock lock(answer->mutex);
@@ -92,9 +102,9 @@ class EngineLoop {
 
   bool try_post(std::function<void(EngineCore&)> task);
   void run();
-  void run_until_stopped();
+  Status run_until_stopped();
   void give_up(const Error& why);
-  void run_tasks();
+  Status run_tasks();
   void wait_for_work();
   void deliver(std::vector<RequestOutput> outputs);
 

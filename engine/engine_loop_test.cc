@@ -5,6 +5,7 @@
 
 #include <future>
 
+#include "base/testing/out_of_memory.h"
 #include "engine/local_executor.h"
 #include "engine/testing/held_executor.h"
 #include "model/test_model_runner.h"
@@ -202,6 +203,46 @@ TEST_F(EngineLoopTest, ACallbackOrATaskThatThrowsIsItsOwnLoss) {
   thrown.get_future().wait();
   loop_->post([](EngineCore&) { throw std::runtime_error("planted"); });
   EXPECT_EQ(generate(input("b", 4)).get().tokens.size(), 4u);
+}
+
+TEST_F(EngineLoopTest, AQuestionThatThrowsIsAnsweredAtOnce) {
+  const auto answer = loop_->call<Status>([](EngineCore&) -> Status { throw std::bad_alloc(); },
+                                          std::chrono::hours(1));
+  ASSERT_FALSE(answer);
+  EXPECT_EQ(answer.error().code, Code::kBusy);
+}
+
+// Requests that are left with KV that they must not read any more must not go on.
+TEST_F(EngineLoopTest, AFenceThatThrowsHalfWayEndsTheEngine) {
+  std::future<Generation> running = generate(input("r", 240));
+  const auto half_done = loop_->call<bool>(
+      [this](EngineCore& core) {
+        for (std::size_t count = 0; !core.scheduler().fence_half_done(); ++count) {
+          const testing::NoMemoryAfter none(count);
+          (void)contain([&] { core.reset_prefix_cache(true, true, clock_.now()); });
+          if (!none.has_failed()) return false;
+        }
+        return true;
+      },
+      10s);
+  ASSERT_TRUE(half_done.has_value() && *half_done);
+  const Generation generation = running.get();
+  EXPECT_EQ(generation.last.status, RequestStatus::kFinishedError);
+  EXPECT_THAT(generation.last.error, ::testing::HasSubstr("out of memory"));
+  EXPECT_EQ(loop_->reset_prefix_cache(true, true, 10s).error().code, Code::kUnavailable);
+}
+
+TEST_F(EngineLoopTest, AnIdIsInUseUntilItsEndHasBeenTold) {
+  std::promise<void> release;
+  loop_->post([held = release.get_future().share()](EngineCore&) { held.wait(); });
+  std::future<Generation> first = generate(input("r", 4));
+  loop_->abort_requests({"r"});
+  std::future<Generation> second = generate(input("r", 4));  // before the first has heard
+  release.set_value();
+  ASSERT_EQ(first.wait_for(10s), std::future_status::ready);
+  EXPECT_EQ(first.get().last.status, RequestStatus::kFinishedAborted);
+  EXPECT_EQ(second.get().last.status, RequestStatus::kFinishedError);
+  EXPECT_EQ(generate(input("r", 4)).get().tokens.size(), 4u);
 }
 
 }  // namespace

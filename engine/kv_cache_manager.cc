@@ -70,20 +70,26 @@ void KvCacheManager::publish(EngineRequest& request) {
 }
 
 void KvCacheManager::truncate(EngineRequest& request, std::size_t keep) {
+  if (request.blocks.size() > keep) {
+    const auto first = request.blocks.begin() + static_cast<std::ptrdiff_t>(keep);
+    const std::span<const BlockId> dropped(first, request.blocks.end());
+    // First, what can run out of memory.
+    if (request.load_id != 0) {
+      hold(held_by_load_[request.load_id], dropped);
+    } else if (request.step_id != 0) {
+      hold(held_by_step_[request.step_id], dropped);
+    } else {
+      pool_.release(dropped);
+    }
+    request.blocks.erase(first, request.blocks.end());
+  }
   const auto kept = static_cast<std::uint32_t>(keep) * block_size_;
   request.num_computed_tokens = std::min(request.num_computed_tokens, kept);
   request.num_published_blocks = std::min(request.num_published_blocks, keep);
-  if (request.blocks.size() <= keep) return;
-  const auto first = request.blocks.begin() + static_cast<std::ptrdiff_t>(keep);
-  const std::vector<BlockId> dropped(first, request.blocks.end());
-  request.blocks.erase(first, request.blocks.end());
-  if (request.load_id != 0) {
-    std::ranges::copy(dropped, std::back_inserter(held_by_load_[request.load_id]));
-  } else if (request.step_id != 0) {
-    std::ranges::copy(dropped, std::back_inserter(held_by_step_[request.step_id]));
-  } else {
-    pool_.release(dropped);
-  }
+}
+
+void KvCacheManager::hold(std::vector<BlockId>& held, std::span<const BlockId> blocks) {
+  held.insert(held.end(), blocks.begin(), blocks.end());
 }
 
 void KvCacheManager::release(std::map<std::uint64_t, std::vector<BlockId>>& held,

@@ -43,6 +43,7 @@ class KvCacheManager {
   void load_ended(std::uint64_t load_id);
 
  private:
+  static void hold(std::vector<BlockId>& held, std::span<const BlockId> blocks);
   void release(std::map<std::uint64_t, std::vector<BlockId>>& held, std::uint64_t id);
 
   BlockPool& pool_;

@@ -5,6 +5,8 @@
 #include <cassert>
 #include <utility>
 
+#include "base/contain.h"
+
 namespace newmoon {
 namespace {
 
@@ -69,9 +71,10 @@ Status Scheduler::add_request(RequestInput input) {
       !status) {
     return status;
   }
-  requests_.emplace(request->input.id, request);
-  waiting_.push_back(std::move(request));
-  return {};
+  const auto entry = requests_.emplace(request->input.id, request).first;
+  const Status queued = contain([&] { waiting_.push_back(std::move(request)); });
+  if (!queued) requests_.erase(entry);  // its id would be in use for ever
+  return queued;
 }
 
 std::size_t Scheduler::finish_requests(std::span<const RequestId> ids, RequestStatus status) {

@@ -114,6 +114,9 @@ class Scheduler {
   // Rule BIND: a rank met weights that its epoch is not bound to; the scheduler has
   // sealed. True once.
   bool take_unbound() { return std::exchange(unbound_, false); }
+  // Memory ran out while a fence dealt with the requests: some may hold KV that they must not
+  // read any more, so nothing may be scheduled again.
+  bool fence_half_done() const { return fence_half_done_; }
 
   void rank_died(std::size_t rank);
   // In order, of both tiers; none of an epoch that is over.
@@ -212,6 +215,7 @@ class Scheduler {
   std::map<std::uint64_t, StepInFlight> steps_;  // by step id
   std::vector<RequestOutput> outputs_;
   bool unbound_ = false;
+  bool fence_half_done_ = false;
 };
 
 }  // namespace newmoon

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/contain.h"
 #include "base/log.h"
 #include "engine/scheduler.h"
 
@@ -35,17 +36,19 @@ void Scheduler::leave_slot(EngineRequest& request) {
 // A running request, back to the head of the queue; its output is kept.
 void Scheduler::preempt(const RequestPtr& request) {
   drop_blocks(*request);
+  request->restart = true;  // without memory for the queue, it starts anew where it is
+  waiting_.push_front(request);
   leave_slot(*request);
   request->status = RequestStatus::kPreempted;
   ++request->counters.preemptions;
   std::erase(running_, request);
-  waiting_.push_front(request);
 }
 
 // The Fence has just moved. Every request that holds blocks is dealt with, whatever
 // its status; rule BIRTH does the rest: what they keep is of an older epoch, so it is
 // never found or published again.
 Scheduler::FenceEffect Scheduler::after_fence(const std::optional<Scope>& left, Holders holders) {
+  const bool was_half_done = std::exchange(fence_half_done_, true);
   pool_.reset(fence_.epoch());
   const auto keeps = [&](const EngineRequest& request) {
     if (request.load_id != 0) return false;  // rule ONE-LOAD: a cancelled load fails it all
@@ -73,7 +76,9 @@ Scheduler::FenceEffect Scheduler::after_fence(const std::optional<Scope>& left, 
 
   if (connector_ != nullptr) connector_->scheduler().on_fence();
   // Rule PURGE: nobody can return to a unique scope; a named one may be in use.
-  if (left && left->is_unique() && purge_) purge_(*left);
+  // About memory only, so that a purge that cannot be begun is left out.
+  if (left && left->is_unique() && purge_) (void)contain([&] { purge_(*left); });
+  fence_half_done_ = was_half_done;
   return effect;
 }
 
@@ -98,6 +103,7 @@ CacheResetAnswer Scheduler::reset_prefix_cache(bool reset_running_requests, bool
       std::string("reset_prefix_cache(reset_running_requests=") + flag(reset_running_requests) +
           ", reset_connector=" + flag(reset_connector) + ")");
   CacheResetAnswer answer;
+  answer.steps.reserve(3);
   Time before = clock_.now();
   const auto lap = [&](std::string_view name) {
     const Time now = clock_.now();
@@ -107,12 +113,12 @@ CacheResetAnswer Scheduler::reset_prefix_cache(bool reset_running_requests, bool
   // connector alone did not ask for a cold external tier.
   const Fence::ResetResult fenced = fence_.reset(keep_verified || !reset_connector);
   answer.scope = fenced.outcome;
-  log(LogLevel::kDebug, kLog,
-      "fence: epoch " + std::to_string(fence_.epoch()) + ", scope " +
-          std::string(to_string(fenced.outcome)));
   lap("fence");
   const FenceEffect effect =
       after_fence(fenced.left, reset_running_requests ? Holders::kRecompute : Holders::kKeep);
+  log(LogLevel::kDebug, kLog,
+      "fence: epoch " + std::to_string(fence_.epoch()) + ", scope " +
+          std::string(to_string(fenced.outcome)));
   answer.preempted = effect.preempted;
   answer.tainted_requests = effect.tainted;
   lap("requests");

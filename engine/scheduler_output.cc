@@ -133,22 +133,22 @@ RequestOutput& Scheduler::output_of(const EngineRequest& request) {
 
 void Scheduler::finish(const RequestPtr& request, RequestStatus status, const std::string& error) {
   assert(is_finished(status));
-  drop_blocks(*request);
-  leave_slot(*request);
-  std::erase(running_, request);
-  std::erase(waiting_, request);
-  requests_.erase(request->input.id);
-  request->status = status;
-
   RequestOutput& output = output_of(*request);
-  output.finished = true;
-  output.status = status;
   output.error = error;
   output.weight_versions = request->weight_versions;
   if (!output.weight_versions.empty()) {
     output.weight_version = output.weight_versions.back().version;
   }
   output.counters = request->counters;
+  drop_blocks(*request);
+  // Nothing throws from here on: no request goes without an end that somebody is told.
+  output.finished = true;
+  output.status = status;
+  leave_slot(*request);
+  std::erase(running_, request);
+  std::erase(waiting_, request);
+  requests_.erase(request->input.id);
+  request->status = status;
 }
 
 std::vector<RequestOutput> Scheduler::take_outputs() { return std::exchange(outputs_, {}); }

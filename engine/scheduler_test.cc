@@ -6,7 +6,10 @@
 #include <gtest/gtest.h>
 
 #include "admin/testing/fake_transport.h"
+#include "base/contain.h"
 #include "base/log.h"
+#include "base/testing/failing_new.h"
+#include "base/testing/out_of_memory.h"
 #include "connector/testing/vector_block_memory.h"
 #include "store/memory_store.h"
 
@@ -449,6 +452,35 @@ TEST_F(SchedulerTest, RankThatMetOtherWeightsSealsAndDropsTheStep) {
   EXPECT_FALSE(scheduler_->take_unbound());
   EXPECT_THAT(scheduler_->take_outputs(), IsEmpty());
   EXPECT_EQ(scheduler_->num_running(), 0u);
+}
+
+// --- memory that runs out ---
+
+TEST_F(SchedulerTest, WithoutMemoryAFenceIsDoneOrKnownToBeHalfDone) {
+  bool has_failed = true;
+  std::size_t done = 0;
+  std::size_t half_done = 0;
+  for (std::size_t count = 0; has_failed; ++count) {
+    make({});
+    for (const char* name : {"a", "b", "c"}) add(name, 8);
+    run(1);
+    const auto step = schedule();
+    ASSERT_TRUE(step);
+    Epoch epoch = fence_.epoch();
+    {
+      const testing::NoMemoryAfter none(count);
+      (void)contain([&] { reset(true); });
+      has_failed = none.has_failed();
+    }
+    if (fence_.epoch() == epoch) continue;
+    ++(scheduler_->fence_half_done() ? half_done : done);
+    if (scheduler_->fence_half_done()) continue;
+    finish(*step);
+    EXPECT_EQ(pool_->used_count(), 0u) << count << ": nobody has kept what is stale";
+    EXPECT_EQ(scheduler_->num_waiting(), 3u) << count;
+  }
+  EXPECT_GT(done, 0u);
+  EXPECT_GT(half_done, 0u);
 }
 
 }  // namespace
