@@ -48,8 +48,9 @@ class LookupTest : public ::testing::Test {
     return lookup.hits();
   }
 
-  FakeMooncake fake_;
-  FakeMooncakeClient client_{fake_};
+  const std::shared_ptr<FakeMooncake> shared_fake_ = std::make_shared<FakeMooncake>();
+  FakeMooncake& fake_ = *shared_fake_;
+  FakeMooncakeClient client_{shared_fake_};
 };
 
 TEST_F(LookupTest, CountsToTheFirstBlockThatLacksAShard) {

@@ -8,11 +8,11 @@
 #include <array>
 #include <cstring>
 #include <memory>
-#include <thread>
 
 #include "store/mooncake/testing/fake_client.h"
 #include "store/mooncake/value_form.h"
 #include "store/testing/blocks.h"
+#include "store/testing/manual_time.h"
 
 namespace newmoon {
 namespace {
@@ -35,15 +35,21 @@ class MooncakeStoreTest : public ::testing::Test {
   MooncakeStore& store() {
     if (store_ == nullptr) {
       auto opened =
-          MooncakeStore::open_with([this] { return std::make_unique<FakeMooncakeClient>(fake_); },
-                                   config_, clock_, options_);
+          MooncakeStore::open_with([this] { return make_client(); }, config_, *clock_, options_);
       if (!opened) throw std::runtime_error(opened.error().message);
       store_ = std::move(*opened);
     }
     return *store_;
   }
-  // The next call that blocks in the wheel makes its caller wait no longer than that.
-  void impatient() { options_.timeout = milliseconds(300); }
+  std::unique_ptr<MooncakeClient> make_client() {
+    return std::make_unique<FakeMooncakeClient>(shared_fake_);
+  }
+  // Of a store not opened yet: a call that hangs in the wheel makes its caller wait no longer
+  // than that, and only such a call is ever late.
+  void impatient() {
+    clock_ = &wheel_clock_;
+    options_.timeout = milliseconds(100);
+  }
   // Where a get was to put its bytes that ended at its deadline: the wheel hangs from now on.
   TestBlock get_while_the_wheel_hangs() {
     store_.reset();
@@ -55,10 +61,14 @@ class MooncakeStoreTest : public ::testing::Test {
     return into;
   }
 
-  SystemClock clock_;
   MooncakeConfig config_;
   MooncakeOptions options_;
-  FakeMooncake fake_;
+  const std::shared_ptr<FakeMooncake> shared_fake_ = std::make_shared<FakeMooncake>();
+  FakeMooncake& fake_ = *shared_fake_;
+  SystemClock system_clock_;
+  WheelClock wheel_clock_{fake_};
+  ManualClock manual_clock_;
+  Clock* clock_ = &system_clock_;
   std::unique_ptr<MooncakeStore> store_;
 };
 
@@ -200,8 +210,8 @@ TEST_F(MooncakeStoreTest, AnExceptionOfTheWheelIsAnErrorWithItsText) {
 
 TEST_F(MooncakeStoreTest, SetupThatFailsSaysSo) {
   fake_.set_code("setup", -600);
-  const auto opened = MooncakeStore::open_with(
-      [this] { return std::make_unique<FakeMooncakeClient>(fake_); }, config_, clock_, options_);
+  const auto opened =
+      MooncakeStore::open_with([this] { return make_client(); }, config_, *clock_, options_);
   ASSERT_FALSE(opened);
   EXPECT_EQ(opened.error().code, Code::kBadRequest);
   EXPECT_THAT(opened.error().message, HasSubstr("setup"));
@@ -223,18 +233,17 @@ TEST_F(MooncakeStoreTest, APutOfWhatCannotBeReadIsNoSuccess) {
 }
 
 TEST_F(MooncakeStoreTest, AnotherWriterOfTheSameKeyIsWaitedForShortly) {
-  store();
+  clock_ = &manual_clock_;
   {
     MutexLock lock(fake_.mutex);
     fake_.being_written.insert(key_of(1, 2).to_string());
   }
-  std::thread other([&] {
+  manual_clock_.on_sleep = [&] {  // between two looks
+    if (manual_clock_.now() < milliseconds(50)) return;
     MutexLock lock(fake_.mutex);
-    while (fake_.looked_at.empty()) fake_.changed.wait_for(fake_.mutex, milliseconds(1));
     fake_.values[key_of(1, 2).to_string()] = "theirs";
-  });
+  };
   EXPECT_TRUE(put_one(store(), key_of(1, 2)));
-  other.join();
 }
 
 TEST_F(MooncakeStoreTest, ASoleWriterSparesTheLookUntilAPutHasFailed) {
@@ -320,7 +329,6 @@ TEST_F(RegisteredMemoryTest, WhatChangesUnderALatePutFailsItsChecksum) {
   memory_->front() ^= 1;
   fake_.let_go();
   store_.reset();  // the call has ended
-  options_.timeout = std::chrono::seconds(10);
   EXPECT_EQ(code_of(check_one(store(), key_of(1, 1))), Code::kCorrupt);
 }
 
@@ -493,7 +501,7 @@ TEST_F(MooncakeStoreTest, EveryCallEndsWhileTheWheelHangs) {
 
 TEST_F(MooncakeStoreTest, OfALookupThatIsLateNoOtherCallBegins) {
   options_.workers = 1;
-  options_.timeout = milliseconds(500);
+  impatient();
   for (std::uint64_t i = 0; i < 2000; ++i) ASSERT_TRUE(put_one(store(), key_of(1, i), 8));
   const Shard shard;
   const auto look = [&] {
@@ -536,7 +544,7 @@ TEST_F(MooncakeStoreTest, AnOrderlyEndClosesTheClient) {
 // --- purges ------------------------------------------------------------------------
 
 TEST_F(MooncakeStoreTest, APurgeHidesAtOnceAndWaitsForNothing) {
-  impatient();
+  options_.timeout = std::chrono::seconds(2);  // which a put into what is being purged waits
   ASSERT_TRUE(put_one(store(), key_of(1, 1)));
   ASSERT_TRUE(put_one(store(), key_of(2, 1)));
   fake_.set_code("regex", -900);  // the master is not to be reached

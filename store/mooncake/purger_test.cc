@@ -52,8 +52,9 @@ class PurgerTest : public ::testing::Test {
 
   std::atomic<int> throws_ = 0;  // so many passes
   SystemClock clock_;
-  FakeMooncake fake_;
-  FakeMooncakeClient client_{fake_};
+  const std::shared_ptr<FakeMooncake> shared_fake_ = std::make_shared<FakeMooncake>();
+  FakeMooncake& fake_ = *shared_fake_;
+  FakeMooncakeClient client_{shared_fake_};
   std::shared_ptr<ScopeGate> gate_ = std::make_shared<ScopeGate>(ScopeGate::Options{}, clock_);
   std::thread purger_;
 };
@@ -116,11 +117,15 @@ TEST_F(PurgerTest, AMasterThatStaysAwayIsSaidOnce) {
 }
 
 TEST_F(PurgerTest, StopsInTheMiddle) {
-  fill(1, 100'000);
+  fill(1, 10'000);
+  fake_.hold();
   gate_->purge(scope_of(1), false);
-  while (fake_.count() == 100'000) std::this_thread::yield();
-  stop();
-  EXPECT_GT(fake_.count(), 0u);
+  fake_.await_waiting(1);  // in its first batch
+  gate_->stop();
+  fake_.let_go();
+  purger_.join();
+  EXPECT_LT(fake_.count(), 10'000u);
+  EXPECT_GT(fake_.count(), 9'000u);
 }
 
 TEST_F(PurgerTest, WithoutMemoryAPassIsTriedAgain) {

@@ -3,19 +3,24 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <regex>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "base/bytes.h"
+#include "base/clock.h"
 #include "base/thread_annotations.h"
 #include "store/mooncake/client.h"
 
 namespace newmoon::testing {
 
-// What the client and the test share: the client belongs to the store under test.
+// What the client and the test share: the client belongs to the store under test, which may
+// leave it behind with a call under way, until the end of the process.
 struct FakeMooncake {
   ~FakeMooncake() { unmap(); }
   void unmap() {
@@ -74,7 +79,8 @@ struct FakeMooncake {
 
 class FakeMooncakeClient final : public MooncakeClient {
  public:
-  explicit FakeMooncakeClient(FakeMooncake& fake) : fake_(fake) {}
+  explicit FakeMooncakeClient(std::shared_ptr<FakeMooncake> fake)
+      : owner_(std::move(fake)), fake_(*owner_) {}
 
   Result<std::int64_t> setup(const MooncakeConfig& config) override {
     if (fake_.lends) fake_.lend(config.global_segment_bytes);
@@ -201,7 +207,37 @@ class FakeMooncakeClient final : public MooncakeClient {
     return {};
   }
 
+  const std::shared_ptr<FakeMooncake> owner_;
   FakeMooncake& fake_;
+};
+
+// Time that passes only while a call hangs in the wheel, and while somebody sleeps, which is
+// over at once: what is not to be late never is, however busy the machine, and what was waited
+// for in vain has begun.
+class WheelClock final : public Clock {
+ public:
+  explicit WheelClock(FakeMooncake& fake) : fake_(fake) {}
+
+  Time now() const override {
+    MutexLock lock(fake_.mutex);
+    const Time seen = system_.now();
+    const bool hangs = fake_.held && fake_.waiting > 0;
+    if (hangs && hung_) passed_ += seen - seen_;
+    hung_ = hangs;
+    seen_ = seen;
+    return passed_;
+  }
+  void sleep_until(Time deadline) override {
+    MutexLock lock(fake_.mutex);
+    passed_ = std::max(passed_, deadline);
+  }
+
+ private:
+  FakeMooncake& fake_;
+  SystemClock system_;
+  mutable Time passed_ NM_GUARDED_BY(fake_.mutex){0};
+  mutable Time seen_ NM_GUARDED_BY(fake_.mutex){0};
+  mutable bool hung_ NM_GUARDED_BY(fake_.mutex) = false;
 };
 
 }  // namespace newmoon::testing
