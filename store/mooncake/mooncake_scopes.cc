@@ -75,22 +75,30 @@ Result<std::int64_t> MooncakeStore::put_record(Session& session, const std::stri
   return session.client->upsert_from(key, {(*region)->data(), value.size()});
 }
 
+std::string MooncakeStore::Session::description(const ScopeId& scope) {
+  MutexLock lock(mutex);
+  const std::string* const text = descriptions.find(scope);
+  return text == nullptr ? "" : *text;
+}
+
 void MooncakeStore::describe_scope(const ScopeId& scope, const std::string& description) {
   {
     MutexLock lock(session_->mutex);
     session_->descriptions.set(scope, description.substr(0, kDescriptionBytesMax));
   }
   calls_.start([session = session_, scope, deadline = deadline()] {
-    std::string latest;  // a later call may have come before this one
-    {
-      MutexLock lock(session->mutex);
-      if (const std::string* text = session->descriptions.find(scope)) latest = *text;
+    // Looked at once more after the write, which may have come after that of a later call.
+    std::string written;
+    for (std::string latest = session->description(scope); !latest.empty() && latest != written;
+         latest = session->description(scope)) {
+      const auto code = put_record(*session, description_key(scope), latest, deadline);
+      if (!code || *code < 0) {
+        const Error error = code ? mooncake_error("description", *code) : code.error();
+        log(LogLevel::kInfo, "mooncake", "a scope's description is not stored: " + error.message);
+        return;
+      }
+      written = std::move(latest);
     }
-    if (latest.empty()) return;
-    const auto code = put_record(*session, description_key(scope), latest, deadline);
-    if (code && *code >= 0) return;
-    const Error error = code ? mooncake_error("description", *code) : code.error();
-    log(LogLevel::kInfo, "mooncake", "a scope's description is not stored: " + error.message);
   });
 }
 
@@ -206,10 +214,7 @@ Result<StoreStats> MooncakeStore::stats() {
 }
 
 std::string MooncakeStore::description_of(const ScopeId& scope, Time deadline) {
-  {
-    MutexLock lock(session_->mutex);
-    if (const std::string* ours = session_->descriptions.find(scope)) return *ours;
-  }
+  if (std::string ours = session_->description(scope); !ours.empty()) return ours;
   auto region = session_->arena->take(kDescriptionBytesMax, deadline);
   if (!region) return "";
   const std::shared_ptr<StagingArena::Region> keep = std::move(*region);

@@ -54,7 +54,7 @@ struct MooncakeOptions {
 
 class MooncakeStore final : public KvStore {
  public:
-  // Joins the store. `clock`: SystemClock, must outlive this.
+  // Joins the store. `clock`: SystemClock, must outlive this and the calls that end after it.
   // kUnavailable: no master, no wheel, no Python; one line that says what to do.
   // kBadRequest: Mooncake does not take the configuration.
   static Result<std::unique_ptr<MooncakeStore>> open(const MooncakeConfig& config, Clock& clock,
@@ -108,6 +108,7 @@ class MooncakeStore final : public KvStore {
 
     // Whether all of a payload lies in registered memory.
     bool holds(std::span<const ConstFragment> payload);
+    std::string description(const ScopeId& scope);  // "": none was given here
 
     Mutex mutex;
     std::vector<std::shared_ptr<const void>> owners NM_GUARDED_BY(mutex);  // outlive the client

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <memory>
 
+#include "store/mooncake/record_key.h"
 #include "store/mooncake/testing/fake_client.h"
 #include "store/mooncake/value_form.h"
 #include "store/testing/blocks.h"
@@ -539,6 +540,29 @@ TEST_F(MooncakeStoreTest, AnOrderlyEndClosesTheClient) {
   store_.reset();
   MutexLock lock(fake_.mutex);
   EXPECT_TRUE(fake_.closed);
+}
+
+// --- descriptions ------------------------------------------------------------------
+
+TEST_F(MooncakeStoreTest, TheLastOfSeveralDescriptionsStays) {
+  const std::string key = description_key(scope_of(1));
+  store();
+  {
+    MutexLock lock(fake_.mutex);
+    fake_.held_text = "step 41";
+  }
+  store().describe_scope(scope_of(1), "step 41");
+  fake_.await_waiting(1);
+  store().describe_scope(scope_of(1), "step 42");
+  {
+    MutexLock lock(fake_.mutex);
+    while (fake_.values[key] != "step 42") fake_.changed.wait(fake_.mutex);
+    fake_.held_text = "";
+    fake_.changed.notify_all();
+  }
+  store_.reset();  // the calls have ended
+  MutexLock lock(fake_.mutex);
+  EXPECT_EQ(fake_.values[key], "step 42");
 }
 
 // --- purges ------------------------------------------------------------------------

@@ -49,6 +49,7 @@ struct FakeMooncake {
   std::string raises NM_GUARDED_BY(mutex);  // an exception's text; "": none
   bool held NM_GUARDED_BY(mutex) = false;   // calls wait before they do anything
   int waiting NM_GUARDED_BY(mutex) = 0;
+  std::string held_text NM_GUARDED_BY(mutex);       // an upsert of it waits; "": none does
   std::string location_error NM_GUARDED_BY(mutex);  // of batch_get_replica_desc; "": none
   int located NM_GUARDED_BY(mutex) = 0;             // calls of batch_get_replica_desc
   int passes NM_GUARDED_BY(mutex) = 0;              // of remove_by_regex
@@ -141,8 +142,14 @@ class FakeMooncakeClient final : public MooncakeClient {
     return found == fake_.values.end() ? -704 : static_cast<std::int64_t>(found->second.size());
   }
   Result<std::int64_t> upsert_from(std::string_view key, MooncakeBuffer value) override {
+    const std::string text(static_cast<const char*>(value.data), value.bytes);
     MutexLock lock(fake_.mutex);
-    fake_.values[std::string(key)] = {static_cast<const char*>(value.data), value.bytes};
+    ++fake_.waiting;
+    fake_.changed.notify_all();
+    while (fake_.held_text == text) fake_.changed.wait(fake_.mutex);
+    --fake_.waiting;
+    fake_.values[std::string(key)] = text;
+    fake_.changed.notify_all();
     return 0;
   }
   Status batch_remove(std::span<const std::string_view> keys,
