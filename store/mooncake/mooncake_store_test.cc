@@ -240,7 +240,7 @@ TEST_F(MooncakeStoreTest, AnotherWriterOfTheSameKeyIsWaitedForShortly) {
     fake_.being_written.insert(key_of(1, 2).to_string());
   }
   manual_clock_.on_sleep = [&] {  // between two looks
-    if (manual_clock_.now() < milliseconds(50)) return;
+    if (manual_clock_.now() < milliseconds(100)) return;
     MutexLock lock(fake_.mutex);
     fake_.values[key_of(1, 2).to_string()] = "theirs";
   };

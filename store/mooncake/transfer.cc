@@ -122,13 +122,14 @@ void Transfer::confirm(MooncakeClient& client, Clock& clock, Time deadline) {
     std::vector<std::int64_t> readable(unsure.size());
     status_ = client.batch_is_exist(texts, readable);
     if (!status_) return;
-    const bool last = clock.now() + pause > patience;
+    const Time now = clock.now();
+    const bool last = now >= patience;
     for (std::size_t i = 0; i < unsure.size(); ++i) {
       if (readable[i] != 0) codes_[unsure[i]] = readable[i];
       if (readable[i] == 0 && last) codes_[unsure[i]] = kNotReadable;
     }
     if (last || std::ranges::count(readable, 0) == 0) return;
-    clock.sleep_until(clock.now() + pause);
+    clock.sleep_until(std::min(now + pause, patience));
     pause *= 2;
   }
 }
