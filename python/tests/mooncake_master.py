@@ -14,9 +14,10 @@ class MooncakeMaster:
         assert spec is not None and spec.submodule_search_locations, "Mooncake's wheel is not installed"
         self.program = pathlib.Path(next(iter(spec.submodule_search_locations)), "mooncake_master")
         self.log = log
-        self.port, self.metrics_port = free_port(), free_port()
         self.process: subprocess.Popen | None = None
-        self.start()
+        with claimed_port() as rpc, claimed_port() as metrics:
+            self.port, self.metrics_port = rpc.getsockname()[1], metrics.getsockname()[1]
+            self.start()
 
     def url(self, **options: str) -> str:
         wanted = {"metrics_port": self.metrics_port, "local_hostname": "127.0.0.1"} | options
@@ -50,10 +51,13 @@ class MooncakeMaster:
         self.kill()
 
 
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+def claimed_port() -> socket.socket:
+    """Bound to a port that nobody else is given while it is open, and that a server which is told
+    of it can bind all the same: with SO_REUSEADDR, as long as this one does not listen."""
+    claimed = socket.socket()
+    claimed.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    claimed.bind(("127.0.0.1", 0))
+    return claimed
 
 
 def answers(port: int) -> bool:

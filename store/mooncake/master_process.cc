@@ -52,12 +52,16 @@ UniqueFd claim_port(std::uint16_t* port) {
   return fd;
 }
 
-// The two are let go again at once: the master binds them itself.
-Status choose_ports(MooncakeMasterOptions& options) {
-  const UniqueFd rpc = claim_port(&options.rpc_port);
-  const UniqueFd metrics = claim_port(&options.metrics_port);
-  if (rpc && metrics) return {};
-  const std::uint16_t taken = rpc ? options.metrics_port : options.rpc_port;
+struct Ports {
+  UniqueFd rpc, metrics;
+};
+
+Result<Ports> claim_ports(MooncakeMasterOptions& options) {
+  Ports ports;
+  ports.rpc = claim_port(&options.rpc_port);
+  ports.metrics = claim_port(&options.metrics_port);
+  if (ports.rpc && ports.metrics) return ports;
+  const std::uint16_t taken = ports.rpc ? options.metrics_port : options.rpc_port;
   return fail(Code::kUnavailable,
               "port " + std::to_string(taken) +
                   " of 127.0.0.1 is taken; is another mooncake_master running?");
@@ -126,7 +130,10 @@ std::vector<std::string> MooncakeMaster::arguments() const {
 }
 
 Status MooncakeMaster::restart() {
-  if (const Status chosen = choose_ports(options_); !chosen) return chosen;
+  // Held until the master has them, which it can bind all the same: it, too, asks for
+  // SO_REUSEADDR, and nobody listens on ours.
+  const Result<Ports> ports = claim_ports(options_);
+  if (!ports) return std::unexpected(ports.error());
   if (const Status spawned = spawn(); !spawned) return spawned;
   const Status answers = wait_until_it_answers();
   if (!answers) kill();

@@ -11,10 +11,13 @@ import urllib.request
 UPSTREAM_CLIENT = os.path.join(os.path.dirname(__file__), "upstream_client.py")
 
 
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+def claimed_port():
+    """Bound to a port that nobody else is given while it is open, and that a server which is told
+    of it can bind all the same: with SO_REUSEADDR, as long as this one does not listen."""
+    claimed = socket.socket()
+    claimed.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    claimed.bind(("127.0.0.1", 0))
+    return claimed
 
 
 def until(holds, what):
@@ -52,15 +55,16 @@ class BlackHole:
 
 class Master:
     def __init__(self, program, folder, *flags):
-        self.port, self.metrics_port = free_port(), free_port()
-        self.command = [
-            program, "--logtostderr", "--minloglevel=1",
-            "--rpc_address=127.0.0.1", f"--rpc_port={self.port}",
-            "--metrics_host=127.0.0.1", f"--metrics_port={self.metrics_port}", *flags,
-        ]
         self.log = os.path.join(folder, "master.log")
         self.process = None
-        self.start()
+        with claimed_port() as rpc, claimed_port() as metrics:
+            self.port, self.metrics_port = rpc.getsockname()[1], metrics.getsockname()[1]
+            self.command = [
+                program, "--logtostderr", "--minloglevel=1",
+                "--rpc_address=127.0.0.1", f"--rpc_port={self.port}",
+                "--metrics_host=127.0.0.1", f"--metrics_port={self.metrics_port}", *flags,
+            ]
+            self.start()
 
     def start(self):
         with open(self.log, "ab") as log:
