@@ -8,8 +8,9 @@ namespace newmoon {
 namespace {
 
 constexpr std::size_t kBlockCount = 128;
-constexpr Duration kRunTimeout = std::chrono::seconds(10);
+constexpr Duration kRunTimeout = std::chrono::seconds(60);
 constexpr Duration kResetTimeout = std::chrono::seconds(5);
+constexpr Duration kValuesTimeout = std::chrono::seconds(30);
 
 TestModelRunner::Options model_of(const SeedEngine::Options& options) {
   TestModelRunner::Options model;
@@ -69,7 +70,7 @@ std::uint64_t SeedEngine::values_in_store() {
 }
 
 std::uint64_t SeedEngine::wait_for_values(std::uint64_t count) {
-  const Time deadline = in(kResetTimeout);
+  const Time deadline = in(kValuesTimeout);
   while (values_in_store() != count && clock_.now() < deadline) {
     idle();
   }

@@ -52,13 +52,13 @@ class SeedEngine {
   // No number of values, if the store cannot say.
   std::uint64_t values_in_store();
   // Polls until the store holds so many values, as what is purged goes in the
-  // background; for 5 s at most. How many there are then.
+  // background; for 30 s at most. How many there are then.
   std::uint64_t wait_for_values(std::uint64_t count);
 
   Status add(const RequestId& id, const std::vector<Token>& prompt, std::uint32_t max_tokens);
   void step();
   void idle() { clock_.sleep_until(in(kIdle)); }
-  // Runs requests to their end and saves until they are reported, for 10 s at most.
+  // Runs requests to their end and saves until they are reported, for 60 s at most.
   void run();
   const SeedGeneration& generation(const RequestId& id) { return generations_[id]; }
   // One request alone, from its start to its end.
