@@ -102,8 +102,16 @@ def wait_until(holds, what: str) -> None:
 
 
 def wait_until_halted(pid: int) -> None:
-    """Stopped, or dead and not yet reaped: on a busy machine signals take their time."""
+    """Stopped, or dead and not yet reaped, with all its threads: on a busy machine signals take
+    their time."""
     deadline = time.monotonic() + 30
-    stat = pathlib.Path(f"/proc/{pid}/stat")
-    while time.monotonic() < deadline and stat.read_text().rpartition(")")[2].split()[0] not in "TZ":
+    while time.monotonic() < deadline and not thread_states(pid) <= set("TZX"):
         time.sleep(0.001)
+
+
+def thread_states(pid: int) -> set[str]:
+    states = set()
+    for stat in pathlib.Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            states.add(stat.read_text().rpartition(")")[2].split()[0])
+    return states

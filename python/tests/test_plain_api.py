@@ -199,6 +199,17 @@ def client_and_calls(endpoint):
     return client.reset, client.reset
 
 
+@pytest.fixture
+def uninterrupted():
+    """A thread that runs Python goes on until it waits: nobody comes between its last step in
+    Python and the call that waits."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1000)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("uninterrupted")
 @pytest.mark.parametrize("make", [scheduler_and_calls, client_and_calls])
 def test_another_thread_is_refused_while_a_call_waits(make):
     waits, other = make("ipc:///nowhere/rank0.sock")  # nobody answers
@@ -227,6 +238,7 @@ class OneHash:
         return [b"h" * 32][index]
 
 
+@pytest.mark.usefixtures("uninterrupted")
 def test_a_store_in_use_is_not_closed_under_its_user(tmp_path):
     hashes = OneHash()
     with socket.socket(socket.AF_UNIX) as silent:
@@ -237,7 +249,7 @@ def test_a_store_in_use_is_not_closed_under_its_user(tmp_path):
         thread.start()
         while not hashes.read and thread.is_alive():
             time.sleep(0.01)
-        time.sleep(0.5)  # it waits now for an answer
+        # It waits now for an answer.
         with pytest.raises(newmoon.Error, match="under way") as raised:
             store.close()
         assert raised.value.code == "busy"

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from processes import binary, python, run_flow, running
+from processes import binary, python, run_flow, running, wait_until_halted
 
 pytestmark = pytest.mark.nightly
 FOUND = 6 * 128  # whole blocks of the prompt
@@ -128,7 +128,8 @@ def test_a_reset_without_one_of_its_ranks_is_degraded_and_names_it(tmp_path, num
         assert (answer["success"], answer["degraded"]) == (True, False)
         before = scheduler.epoch
         one.send_signal(number)
-        answer = scheduler.reset(timeout_s=0.5)
+        wait_until_halted(one.pid)
+        answer = scheduler.reset(timeout_s=3)
         assert (answer["success"], answer["degraded"], answer["silent_ranks"]) == (True, True, [1])
         assert "rank 1" in answer["error"] and scheduler.epoch == before + 1
         # It is not waited for again, however long the others might take.

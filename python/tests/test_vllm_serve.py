@@ -20,6 +20,7 @@ import pytest
 
 pytest.importorskip("vllm")
 
+from processes import wait_until
 from vllm_flow import CONNECTOR, KV_BLOCKS, PROMPT_TOKENS
 
 pytestmark = pytest.mark.nightly
@@ -166,9 +167,14 @@ def test_our_own_figures_are_in_metrics(primed):
     primed.ask()
     primed.push_out()
     primed.ask()
-    primed.ask(prompt_of(4))  # a load is told with the step after it
-    assert primed.figure("saved_blocks_total") >= saved + 4 * FOUND // 128
-    assert primed.figure("loaded_blocks_total") == loaded + FOUND // 128
+
+    def told() -> bool:
+        primed.ask(prompt_of(4))  # what has ended is told with the step after it
+        return primed.figure("saved_blocks_total") >= saved + 4 * FOUND // 128 and (
+            primed.figure("loaded_blocks_total") == loaded + FOUND // 128
+        )
+
+    wait_until(told, "the saves and the load were to be counted")
     assert primed.figure("resets_total") == resets + 1
     assert primed.figure("reset_seconds_count") == timed + 1
     assert primed.figure("fences_total") >= fences + 1

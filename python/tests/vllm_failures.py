@@ -52,7 +52,7 @@ class WorkerExtension(vllm_flow.WorkerExtension):
 
     def connector_stats(self) -> dict[str, int]:
         """Of the first of ours."""
-        return self._sides()[0]._core.stats()
+        return vllm_flow.stats_of(self._sides()[0])
 
     def signal_at_load(self, pid: int, number: int) -> None:
         """Once: when the next load is to begin, after its lookup has found everything."""

@@ -8,7 +8,8 @@ because vLLM's processes import it.
 import json
 import os
 import sys
-import time
+
+from processes import wait_until
 
 os.environ |= {
     "HF_HUB_OFFLINE": "1",
@@ -38,6 +39,10 @@ def prompt_of(seed: int) -> list[int]:
     return [(i * 7919 + seed * 104729) % 40000 + 100 for i in range(PROMPT_TOKENS)]
 
 
+def stats_of(worker) -> dict[str, int]:
+    return worker._core.stats() | {"unfinished_saves": worker._core.unfinished_saves}
+
+
 class WorkerExtension:
     """Called in the worker through collective_rpc."""
 
@@ -64,7 +69,7 @@ class WorkerExtension:
     def connector_stats(self) -> dict[str, int]:
         from vllm.distributed.kv_transfer import get_kv_transfer_group
 
-        return get_kv_transfer_group()._worker._core.stats()
+        return stats_of(get_kv_transfer_group()._worker)
 
 
 class Flow:
@@ -140,13 +145,12 @@ class Flow:
             self.ask(f"other {seed}", seed)
 
     def wait_for_saves(self) -> None:
-        last, deadline = -1, time.monotonic() + 30
-        while time.monotonic() < deadline:
-            saved = self.llm.collective_rpc("connector_stats")[0]["saved_blocks"]
-            if saved == last:
-                return
-            last = saved
-            time.sleep(0.3)
+        wait_until(
+            lambda: not any(
+                rank["unfinished_saves"] for rank in self.llm.collective_rpc("connector_stats")
+            ),
+            "saves were to end",
+        )
 
     def change_weights(self, factor: float, rpc: str = "scale_norms_unseen") -> None:
         assert self.llm.collective_rpc(rpc, args=(factor,))[0] > 0
