@@ -142,6 +142,10 @@ void bind_scheduler(py::module_& module) {
       .def_property_readonly("epoch", [](Scheduler& self) { return self.role().fence().epoch(); })
       .def_property_readonly("scope", [](Scheduler& self) { return self.role().fence().scope(); })
       .def_property_readonly("has_loads", [](Scheduler& self) { return self.role().has_loads(); })
+      .def("is_loading",
+           [](Scheduler& self, const std::string& request_id) {
+             return self.role().is_loading(request_id);
+           })
       .def("match", &match)
       .def("update_state_after_alloc",
            [](Scheduler& self, const std::string& request_id, std::vector<BlockId> blocks,

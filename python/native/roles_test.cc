@@ -221,8 +221,11 @@ TEST_F(Roles, ALoadThatAFenceOvertakesIsCancelled) {
   allocate("reader", {11, 12, 13}, 0, 2 * kBlock);
   execute(build());
   run_all();  // loaded, not yet reported
+  EXPECT_TRUE(scheduler_->is_loading("reader"));
   reset();
+  EXPECT_TRUE(scheduler_->is_loading("reader")) << "it holds its blocks still";
   EXPECT_THAT(collect().cancelled, ElementsAre("reader"));
+  EXPECT_FALSE(scheduler_->is_loading("reader"));
   EXPECT_THAT(finished_.failed_loads, IsEmpty());
   EXPECT_FALSE(scheduler_->has_loads());
 }

@@ -90,6 +90,11 @@ bool SchedulerRole::update_state_after_alloc(const RequestId& request_id,
   return load.has_value() || num_external_tokens == 0;
 }
 
+bool SchedulerRole::is_loading(const RequestId& request_id) const {
+  const auto request = requests_.find(request_id);
+  return request != requests_.end() && request->second.load.has_value();
+}
+
 void SchedulerRole::request_finished(const RequestId& request_id) {
   scheduler_.request_finished(request_id);
   requests_.erase(request_id);

@@ -82,6 +82,9 @@ class SchedulerRole {
   Output update_connector_output(std::span<const WorkerReport> reports);
   // Loads that vLLM waits for: they hold its blocks, so a pause should wait for them.
   bool has_loads() const { return outstanding_loads_ > 0; }
+  // One of them is the request's. A fence cancels it; its blocks are dropped once every rank
+  // has ended it.
+  bool is_loading(const RequestId& request_id) const;
 
   // --- fences ---
   struct Reset {

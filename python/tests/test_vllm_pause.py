@@ -1,4 +1,5 @@
-"""Real vLLM, paused with its requests kept while one of them is loading, and then other weights."""
+"""Real vLLM, paused with its requests kept while one of them is loading, or reset without a pause, and
+then other weights."""
 
 import tempfile
 
@@ -29,10 +30,21 @@ def test_the_pause_waits_for_the_load(told):
     assert loaded[1] == loaded[0] + FOUND // 128
 
 
-def test_what_was_loaded_of_the_old_weights_is_not_used(told):
-    assert told["reset"]["answer"] is True and told["reset again"]["answer"] is True
-    kept, cold = told["B kept"], told["B cold"]
+def check_what_was_kept(told, before, name):
+    kept, cold = told[f"{name} kept"], told[f"{name} cold"]
     assert cold["cached"] == 0
     assert (kept["ended"], kept["tokens"]) == ("length", cold["tokens"])
     assert kept["logprobs"] == cold["logprobs"]
-    assert cold["logprobs"] != told["A cold"]["logprobs"], "the weights were to change"
+    assert cold["logprobs"] != told[f"{before} cold"]["logprobs"], "the weights were to change"
+
+
+def test_what_was_loaded_of_the_old_weights_is_not_used(told):
+    assert told["reset"]["answer"] is True and told["reset again"]["answer"] is True
+    check_what_was_kept(told, "A", "B")
+
+
+@pytest.mark.parametrize(("before", "name"), ["BC", "CD", "DE"])
+def test_a_reset_without_a_pause_drops_what_is_loading(told, before, name):
+    """vLLM alone raises, or answers False, since the load holds blocks."""
+    assert told[f"reset {name}"]["answer"] is True
+    check_what_was_kept(told, before, name)

@@ -209,6 +209,8 @@ from newmoon.vllm.weights import watch_engine_core
 assert vllm.__version__.startswith("0.33."), vllm.__version__
 assert not newmoon.vllm.NewmoonConnector.__abstractmethods__
 watch_engine_core()
+from vllm.v1.core.kv_cache_manager import KVCacheManager
+assert KVCacheManager.reset_prefix_cache and KVCacheManager.get_block_ids
 """
     where = os.environ.get("NEWMOON_NEXT_VLLM")
     if not where:

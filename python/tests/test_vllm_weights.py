@@ -33,9 +33,14 @@ class Watcher:
         self.sealed = bool(self.until)
         self.log.append("unseal")
 
-
     def drop_loaded(self):
         self.log.append("drop")
+
+    def fence_after_refused_reset(self):
+        self.log.append("fence")
+
+    def drops(self, request_id):
+        return request_id == "loads"
 
 
 class Core:
@@ -45,8 +50,23 @@ class Core:
         self.log, self.awake = log, True
         connector = types.SimpleNamespace(weight_watcher=watcher)
         self.scheduler = types.SimpleNamespace(
-            connector=connector, recompute_kv_load_failures=False
+            connector=connector,
+            recompute_kv_load_failures=False,
+            requests={},
+            kv_cache_manager=types.SimpleNamespace(
+                reset_prefix_cache=self.reset,
+                get_block_ids=lambda request_id: ([] if request_id == "holds none" else [1],),
+            ),
         )
+
+    def reset(self):
+        self.log.append("reset")
+        return not self.scheduler.requests
+
+    def add(self, name, finished=False):
+        request = types.SimpleNamespace(is_finished=lambda: finished)
+        self.scheduler.requests[name] = request
+        return self
 
     def run(self, name, *args, **kwargs):
         self.log.append(name)
@@ -64,11 +84,6 @@ class Core:
     collective_rpc = weights.around_rpc(run)
     add_lora = weights.around_write(run)
 
-    def reset(self, reset_running_requests=False, reset_connector=False):
-        self.log.append("reset")
-        return True
-
-    reset_prefix_cache = weights.before_reset(reset)
     add_request = weights.before_request(run)
     set_weight_version = weights.around_label(run)
     sleep = weights.around_sleep(go_to_sleep)
@@ -131,12 +146,32 @@ def test_sleep_is_sealed_until_all_is_awake(core):
     assert not core.watcher.sealed
 
 
-def test_a_reset_that_preempts_drops_what_was_loaded_first(core):
-    assert core.reset_prefix_cache(True, False)
-    assert core.log == ["drop", "reset"]
+@pytest.fixture
+def reset_local(core):
+    core.add_request("request")
+    core.add_request("wraps once")
     core.log.clear()
-    core.reset_prefix_cache(reset_connector=True)
-    assert core.log == ["reset"]
+    return core.scheduler.kv_cache_manager.reset_prefix_cache
+
+
+def test_a_local_reset_drops_what_was_loaded_first(core, reset_local):
+    assert reset_local() is True
+    assert core.log == ["drop", "reset"]
+
+
+@pytest.mark.parametrize(
+    ("name", "finished", "answer"),
+    [("loads", False, True), ("holds none", False, True), ("aborted", True, True), ("runs", False, False)],
+)
+def test_a_local_reset_that_vllm_refuses_is_a_fence(core, reset_local, name, finished, answer):
+    core.add(name, finished)
+    assert reset_local() is answer, "does anybody go on with what it holds?"
+    assert core.log == ["drop", "reset", "fence"]
+
+
+def test_a_request_that_goes_on_makes_the_reset_fail_whoever_else_loads(core, reset_local):
+    core.add("loads").add("runs")
+    assert reset_local() is False
 
 
 def test_adapters_seal(core):

@@ -1,5 +1,6 @@
-"""A pause that keeps requests while one of them is loading, in real vLLM, told as JSON:
-vllm_pause_flow.py MODEL ENDPOINT PID, of a store server, which is stopped so that the load lasts.
+"""Real vLLM, paused with its requests kept while one of them is loading, and reset without a pause,
+told as JSON: vllm_pause_flow.py MODEL ENDPOINT PID, of a store server, which is stopped so that the
+load lasts.
 """
 
 import json
@@ -19,13 +20,34 @@ def call(flow: FailureFlow, method: str, *arguments) -> None:
     flow.llm.llm_engine.engine_core.call_utility(method, *arguments)
 
 
+def send_and_stop_its_load(flow: FailureFlow, server: int) -> None:
+    flow.signal_at_load(server, signal.SIGSTOP)
+    flow.send(prompt_of(0))
+    wait_until_halted(server)
+
+
+def reset_while_it_loads(
+    flow: FailureFlow, server: int, name: str, factor: float, **arguments: bool
+) -> None:
+    """Other weights that nobody announces, while the prompt of the weights of before is loading."""
+    flow.push_out()
+    send_and_stop_its_load(flow, server)
+    flow.change_weights(factor)
+    try:
+        flow.reset(f"reset {name}", **arguments)
+    except Exception as error:
+        flow.steps[f"reset {name}"] = {"answer": type(error).__name__}
+    os.kill(server, signal.SIGCONT)
+    flow.receive(f"{name} kept")
+    flow.reset(f"reset {name} again", reset_connector=True)
+    flow.ask(f"{name} cold")
+
+
 def run(flow: FailureFlow, server: int) -> dict[str, dict]:
     flow.ask("A cold")
     flow.push_out()
     flow.stats("stats before")
-    flow.signal_at_load(server, signal.SIGSTOP)
-    flow.send(prompt_of(0))
-    wait_until_halted(server)
+    send_and_stop_its_load(flow, server)
 
     begin = time.monotonic()
     threading.Timer(STOPPED_S, os.kill, (server, signal.SIGCONT)).start()
@@ -39,6 +61,11 @@ def run(flow: FailureFlow, server: int) -> dict[str, dict]:
 
     flow.reset("reset again", reset_connector=True)
     flow.ask("B cold")  # nothing is left in any cache, as in an engine that has just begun
+
+    both = {"reset_running_requests": True, "reset_connector": True}
+    reset_while_it_loads(flow, server, "C", 2.0, **both)
+    reset_while_it_loads(flow, server, "D", 2.5, reset_running_requests=True)
+    reset_while_it_loads(flow, server, "E", 3.0)
     return flow.steps
 
 

@@ -222,6 +222,15 @@ class SchedulerSide:
         scope = self._core.fence_only()
         logger.info("newmoon: vLLM's cache was reset; scope %s, epoch %d", scope, self._core.epoch)
 
+    def fence_after_refused_reset(self) -> None:
+        """vLLM's own cache keeps what it holds; whoever reset it wanted that to be found no more."""
+        scope = self._core.fence_only()
+        self._forget_local_cache()
+        logger.info("newmoon: vLLM refused a reset; scope %s, epoch %d", scope, self._core.epoch)
+
+    def drops(self, request_id: str) -> bool:
+        return self._core.is_loading(request_id)
+
     def attach(self, engine: "EngineCore") -> None:
         """Before its first request."""
         if self._engine is not engine:

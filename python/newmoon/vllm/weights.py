@@ -52,6 +52,11 @@ class WeightWatcher(Protocol):
     def drop_loaded(self) -> None:
         """Requests that are to be recomputed may wait with loaded KV as well."""
 
+    def fence_after_refused_reset(self) -> None: ...
+
+    def drops(self, request_id: str) -> bool:
+        """It holds blocks for a load of ours, and loses them all once a fence has cancelled it."""
+
     def attach(self, engine: "EngineCore") -> None:
         """Before each request."""
 
@@ -151,6 +156,8 @@ def before_request(method: Callable[..., Any]) -> Callable[..., Any]:
         watchers = watchers_of(core)
         for watcher in watchers:
             watcher.attach(core)
+        if watchers:
+            watch_local_reset(core)
         if watchers and not core.scheduler.recompute_kv_load_failures:
             core.scheduler.recompute_kv_load_failures = True
             logger.info("newmoon: kv_load_failure_policy is recompute, for every connector")
@@ -159,16 +166,44 @@ def before_request(method: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def before_reset(method: Callable[..., Any]) -> Callable[..., Any]:
+def watch_local_reset(core: "EngineCore") -> None:
+    """Once an engine, whose own cache holds nothing before its first request."""
+    manager = core.scheduler.kv_cache_manager
+    if "reset_prefix_cache" not in vars(manager):
+        manager.reset_prefix_cache = around_local_reset(core, manager.reset_prefix_cache)
+
+
+def around_local_reset(core: "EngineCore", method: Callable[[], bool]) -> Callable[[], bool]:
+    """vLLM's own reset fails while anything holds a block, and if requests were to be preempted its
+    scheduler then raises, before any connector is reset. A fence asks for no free blocks: what they
+    hold is found by nobody. It has failed only if somebody goes on with what it holds.
+    """
+
     @functools.wraps(method)
-    def wrapped(
-        core: "EngineCore", reset_running_requests: bool = False, reset_connector: bool = False
-    ) -> bool:
-        for watcher in watchers_of(core) if reset_running_requests else ():
+    def wrapped() -> bool:
+        watchers = watchers_of(core)
+        for watcher in watchers:
             watcher.drop_loaded()
-        return method(core, reset_running_requests, reset_connector)
+        if method():
+            return True  # which the watchers see before they look anything up
+        for watcher in watchers:
+            watcher.fence_after_refused_reset()
+        return all(
+            any(watcher.drops(request_id) for watcher in watchers) for request_id in holders(core)
+        )
 
     return wrapped
+
+
+def holders(core: "EngineCore") -> list[str]:
+    """Requests that hold blocks and are not over."""
+    scheduler = core.scheduler
+    return [
+        request_id
+        for request_id, request in scheduler.requests.items()
+        if not request.is_finished()
+        and any(scheduler.kv_cache_manager.get_block_ids(request_id))
+    ]
 
 
 def around_label(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -185,7 +220,6 @@ def around_label(method: Callable[..., Any]) -> Callable[..., Any]:
 WRAPPED = {
     "add_request": before_request,
     "collective_rpc": around_rpc,
-    "reset_prefix_cache": before_reset,
     "set_weight_version": around_label,
     "sleep": around_sleep,
     "wake_up": around_wake_up,
