@@ -79,7 +79,14 @@ def prompt_of(seed: int) -> list[int]:
 
 
 # Methods of rl_worker.WorkerExtension that write no weights; or that are to be taken for such.
-READING_RPCS = ["norm_names", "process_id", "stats", "unfinished_saves", "write_unseen"]
+READING_RPCS = [
+    "fail_next_start",
+    "norm_names",
+    "process_id",
+    "stats",
+    "unfinished_saves",
+    "write_unseen",
+]
 
 # --- requests ---
 
@@ -146,6 +153,7 @@ class Engine:
         self.salted = False  # as the flow says
         self.always_salted = False
         self.weights = FIRST
+        self.prompt: list[int] = []  # that both tiers held before the update
         self.running: list[Running] = []
         self._count = 0
 
@@ -433,6 +441,42 @@ async def vllm_sleep_and_reload(engine: Engine, weights: float) -> None:
     await llm.resume_generation()
 
 
+async def failing_transfer(engine: Engine, weights: float) -> None:
+    """It ends in the middle, with other weights than before."""
+    from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
+
+    await engine.llm.start_weight_update()
+    update = WeightTransferUpdateRequest(update_info={"factor": weights, "fails": True})
+    await fails(engine.llm.update_weights(update))
+    engine.wrote(weights)
+
+
+async def fails(call: Awaitable[Any]) -> None:
+    try:
+        await call
+    except Exception:
+        return
+    raise AssertionError("it was to fail")
+
+
+async def vllm_failed_start(engine: Engine, weights: float) -> None:
+    await engine.rpc("fail_next_start", weights)
+    await fails(engine.llm.start_weight_update())
+    engine.wrote(weights)
+
+
+async def vllm_failed_update(engine: Engine, weights: float) -> None:
+    await failing_transfer(engine, weights)
+    await engine.llm.reset_prefix_cache(reset_connector=True)
+
+
+async def vllm_repeated_update(engine: Engine, weights: float) -> None:
+    """A request meets the weights of the update that failed, before the next one."""
+    await failing_transfer(engine, weights + 0.05)
+    await engine.ask(engine.prompt)
+    await transfer(engine, weights)
+
+
 async def vllm_reset(engine: Engine, weights: float) -> None:
     """A worker writes with nobody's knowledge; then both caches are reset."""
     await engine.rpc("write_unseen", weights)
@@ -514,6 +558,9 @@ FLOWS = [
     Flow("vLLM", "sleep, wake up", vllm_sleeping),
     Flow("vLLM", "reload of other files", vllm_reload, other_linear=True),
     Flow("vLLM", "sleep, reload of other files", vllm_sleep_and_reload),
+    Flow("vLLM", "failed start", vllm_failed_start),
+    Flow("vLLM", "failed update, connector reset", vllm_failed_update),
+    Flow("vLLM", "failed update, updated again", vllm_repeated_update),
     Flow("vLLM", "unseen write, connector reset", vllm_reset),
     Flow("vLLM", "unseen write, local reset", vllm_local_reset),
     Flow("vLLM", "unseen write, connector reset, running", vllm_reset_running, "recomputed"),
@@ -538,7 +585,8 @@ async def run_flow(engine: Engine, flow: Flow, number: int) -> dict[str, Observa
     """
     seed, weights = 100 * number, next_weights(engine, flow)
     engine.salted = flow.salted
-    await engine.ask(prompt_of(seed))
+    engine.prompt = prompt_of(seed)
+    await engine.ask(engine.prompt)
     await engine.wait_for_saves()
     running = engine.run_in_background(prompt_of(seed + 1)) if flow.running else None
     if running:

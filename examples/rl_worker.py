@@ -53,6 +53,9 @@ class WorkerExtension:
         """To be declared as reading: a worker that writes with nobody's knowledge."""
         return write_norms(self.model_runner.model, factor)
 
+    def fail_next_start(self, factor: float) -> None:
+        self.weight_transfer_engine.failing_start = factor
+
     def norm_names(self) -> list[str]:
         names = (name for name, _ in self.model_runner.model.named_parameters())
         return [name for name in names if "layernorm" in name]
@@ -83,6 +86,7 @@ class InitInfo(base.WeightTransferInitInfo):
 @dataclasses.dataclass
 class UpdateInfo(base.WeightTransferUpdateInfo):
     factor: float
+    fails: bool = False  # behind the write
 
 
 class NormsEngine(base.WeightTransferEngine[InitInfo, UpdateInfo]):
@@ -90,13 +94,21 @@ class NormsEngine(base.WeightTransferEngine[InitInfo, UpdateInfo]):
 
     init_info_cls = InitInfo
     update_info_cls = UpdateInfo
+    failing_start: float | None = None  # the next start writes these weights, and fails
 
     def init_transfer_engine(self, init_info: InitInfo) -> None: ...
-    def start_weight_update(self) -> None: ...
     def finish_weight_update(self) -> None: ...
     def shutdown(self) -> None: ...
+    def start_weight_update(self) -> None:
+        factor, self.failing_start = self.failing_start, None
+        if factor is not None:
+            write_norms(self.model, factor)
+            raise RuntimeError("this start was to fail")
+
     def receive_weights(self, update_info: UpdateInfo) -> None:
         write_norms(self.model, update_info.factor)
+        if update_info.fails:
+            raise RuntimeError("this update was to fail")
 
 
 factory.WeightTransferEngineFactory.register_engine("norms", NormsEngine)

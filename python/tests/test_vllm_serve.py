@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 
 import pytest
@@ -243,6 +244,39 @@ def test_sleep_and_wake_up_leave_nothing_to_find(primed, level):
     assert primed.ask()[:2] == (0, 0)
     primed.push_out()
     assert primed.ask()[:2] == (0, FOUND), "the external cache is open again"
+
+
+@pytest.mark.parametrize("end", ["/resume", "/wake_up", "/wake_up?tags=scheduling"])
+def test_sleep_at_level_0_is_a_pause_and_keeps_both_tiers(primed, end):
+    primed.post("/sleep?level=0")
+    primed.post(end)
+    assert primed.ask()[:2] == (FOUND, 0)
+    primed.push_out()
+    assert primed.ask()[:2] == (0, FOUND)
+
+
+def fail(server, path, body=None):
+    with pytest.raises(urllib.error.HTTPError):
+        server.post(path, body)
+
+
+def test_a_weight_update_that_cannot_start_leaves_nothing_to_find_and_the_cache_open(primed):
+    fail(primed, "/start_weight_update")
+    assert primed.ask()[:2] == (0, 0)
+    primed.push_out()
+    assert primed.ask()[:2] == (0, FOUND)
+
+
+@pytest.mark.parametrize("reset", ["", "?reset_external=true", "?reset_running_requests=true"])
+def test_a_reset_ends_what_a_failed_update_began(primed, reset):
+    fail(primed, "/update_weights", {"update_info": {}})
+    assert primed.ask()[:2] == (0, 0)
+    primed.push_out()
+    assert primed.ask()[:2] == (0, 0), "half of them may have been written"
+    primed.post(f"/reset_prefix_cache{reset}")
+    primed.ask()
+    primed.push_out()
+    assert primed.ask()[:2] == (0, FOUND)
 
 
 def test_what_a_request_computes_across_a_weight_update_is_found_by_nobody(primed):

@@ -18,6 +18,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 
 import newmoon
 from newmoon._core import ConnectorWorker
+from newmoon.vllm.awaited import Awaited
 from newmoon.vllm.metrics import RANK_COUNTERS, RESET_SECONDS, SCHEDULER_COUNTERS
 from newmoon.vllm.options import Options, parse_options
 from newmoon.vllm.request_params import DEFAULT, RequestParams, parse_request_params
@@ -141,9 +142,13 @@ def test_nonsense_in_a_request_is_left_out(params):
 def test_a_weight_version_that_is_no_label_names_nothing(version):
     told = []
     core = types.SimpleNamespace(set_weight_version=told.append)
-    SchedulerSide.set_weight_version(types.SimpleNamespace(_core=core), version)
-    SchedulerSide.set_weight_version(types.SimpleNamespace(_core=core), "step-ü")
+    side = types.SimpleNamespace(_core=core, awaited=Awaited())
+    SchedulerSide.set_weight_version(side, version)
+    SchedulerSide.set_weight_version(side, "step-ü")
     assert told == [NO_WEIGHT_VERSION, "step-ü"]
+    side.awaited.rpc_failed("start_weight_update")
+    SchedulerSide.set_weight_version(side, "step-2")
+    assert told == [NO_WEIGHT_VERSION, "step-ü"], "an update has failed: nobody knows which these are"
 
 
 def test_options_have_defaults():

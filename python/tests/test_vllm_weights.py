@@ -7,6 +7,8 @@ import pytest
 pytest.importorskip("vllm")
 
 from newmoon.vllm import weights
+from newmoon.vllm.awaited import Awaited
+from newmoon.vllm.scheduler import SchedulerSide
 
 
 class Watcher:
@@ -14,7 +16,7 @@ class Watcher:
 
     def __init__(self, log, reading_rpcs=()):
         self.log, self.reading_rpcs = log, frozenset(reading_rpcs)
-        self.until, self.sealed = set(), False
+        self.awaited, self.sealed = Awaited(), False
         self.attached, self.labels = [], []
 
     def attach(self, engine):
@@ -23,14 +25,12 @@ class Watcher:
     def set_weight_version(self, weight_version):
         self.labels.append((weight_version, self.sealed))
 
-    def seal(self, until=None):
-        self.until |= {until} if until else set()
+    def seal(self):
         self.sealed = True
         self.log.append("seal")
 
-    def unseal(self, by=None):
-        self.until.discard(by)
-        self.sealed = bool(self.until)
+    def unseal(self):
+        self.sealed = not self.awaited.nothing
         self.log.append("unseal")
 
     def drop_loaded(self):
@@ -43,25 +43,34 @@ class Watcher:
         return request_id == "loads"
 
 
+class Manager:
+    """KVCacheManager, which refuses a reset while there are requests."""
+
+    def __init__(self, core):
+        self.core = core
+
+    def reset_prefix_cache(self):
+        self.core.log.append("reset")
+        return not self.core.scheduler.requests
+
+    def get_block_ids(self, request_id):
+        return ([] if request_id == "holds none" else [1],)
+
+
 class Core:
     """EngineCore's methods, wrapped as in production."""
 
     def __init__(self, watcher, log):
         self.log, self.awake = log, True
+        self.broken = {"broken"}
+        self.model_executor = types.SimpleNamespace(is_sleeping=False)
         connector = types.SimpleNamespace(weight_watcher=watcher)
         self.scheduler = types.SimpleNamespace(
             connector=connector,
             recompute_kv_load_failures=False,
             requests={},
-            kv_cache_manager=types.SimpleNamespace(
-                reset_prefix_cache=self.reset,
-                get_block_ids=lambda request_id: ([] if request_id == "holds none" else [1],),
-            ),
+            kv_cache_manager=Manager(self),
         )
-
-    def reset(self):
-        self.log.append("reset")
-        return not self.scheduler.requests
 
     def add(self, name, finished=False):
         request = types.SimpleNamespace(is_finished=lambda: finished)
@@ -70,19 +79,21 @@ class Core:
 
     def run(self, name, *args, **kwargs):
         self.log.append(name)
-        if name == "broken":
+        if name in self.broken:
             raise TimeoutError(name)
         return [name]
 
-    def go_to_sleep(self, level=1):
+    def go_to_sleep(self, level=1, mode="abort"):
         self.log.append(f"sleep {level}")
+        self.model_executor.is_sleeping = level >= 1
 
     def wake(self, tags=None):
         self.log.append(f"wake {tags}")
+        self.model_executor.is_sleeping = not self.awake
         return self.awake
 
     collective_rpc = weights.around_rpc(run)
-    add_lora = weights.around_write(run)
+    add_lora = weights.around_adapter(run)
 
     add_request = weights.before_request(run)
     set_weight_version = weights.around_label(run)
@@ -134,6 +145,71 @@ def test_what_failed_stays_sealed_until_something_succeeds(core, monkeypatch):
     assert not core.watcher.sealed
 
 
+@pytest.mark.parametrize("start", weights.STARTS)
+def test_a_start_that_fails_opens_at_once(core, start):
+    core.broken = {start}
+    with pytest.raises(TimeoutError):
+        core.collective_rpc(start)
+    assert core.log == ["seal", start, "unseal"] and not core.watcher.sealed
+    assert core.watcher.awaited.in_doubt, "its scope is unique"
+    core.collective_rpc("my_write")
+    assert core.watcher.awaited.in_doubt, "an update may have begun on some ranks"
+    core.broken = set()
+    core.collective_rpc(start)
+    core.collective_rpc("finish_weight_update")
+    assert not core.watcher.awaited.in_doubt
+
+
+def test_a_start_that_fails_ends_nothing_that_was_begun(core):
+    core.collective_rpc("start_weight_update")
+    core.broken = {"start_weight_update"}
+    with pytest.raises(TimeoutError):
+        core.collective_rpc("start_weight_update")
+    assert core.watcher.sealed
+    core.collective_rpc("finish_weight_update")
+    assert not core.watcher.sealed
+
+
+@pytest.mark.parametrize("rpc", ["update_weights", "finish_weight_update"])
+def test_an_update_that_fails_waits_for_a_whole_one(core, rpc):
+    """Until then an engine for transfers may write in the background."""
+    core.collective_rpc("start_weight_update")
+    core.broken = {rpc}
+    with pytest.raises(TimeoutError):
+        core.collective_rpc(rpc)
+    core.collective_rpc("my_write")
+    assert core.watcher.sealed and core.watcher.awaited.in_doubt
+    core.broken = set()
+    for part in ("start_weight_update", "update_weights"):
+        core.collective_rpc(part)
+        assert core.watcher.sealed
+    core.collective_rpc("finish_weight_update")
+    assert not core.watcher.sealed and not core.watcher.awaited.in_doubt
+
+
+def test_an_update_without_a_start_is_an_rpc_like_others(core):
+    """A framework's own method may be called so."""
+    core.broken = {"update_weights"}
+    with pytest.raises(TimeoutError):
+        core.collective_rpc("update_weights")
+    assert core.watcher.sealed
+    core.broken = set()
+    core.collective_rpc("update_weights")
+    assert not core.watcher.sealed and not core.watcher.awaited.in_doubt
+
+
+@pytest.mark.parametrize("failed", ["my_write", "update_weights"])
+def test_a_reset_ends_a_failure_and_leaves_the_doubt(core, failed):
+    core.collective_rpc("start_weight_update")
+    assert not core.watcher.awaited.was_reset(), "the update goes on"
+    core.broken = {failed}
+    with pytest.raises(TimeoutError):
+        core.collective_rpc(failed)
+    assert core.watcher.awaited.was_reset()
+    assert core.watcher.awaited.in_doubt
+    assert core.watcher.awaited.nothing == (failed == "update_weights"), "its session is over"
+
+
 def test_sleep_is_sealed_until_all_is_awake(core):
     core.sleep(2)
     core.collective_rpc("reload_weights")
@@ -143,6 +219,20 @@ def test_sleep_is_sealed_until_all_is_awake(core):
     assert core.watcher.sealed
     core.awake = True
     core.wake_up(["kv_cache"])
+    assert not core.watcher.sealed
+
+
+def test_a_sleep_that_writes_nothing_seals_nothing(core):
+    core.sleep(0)
+    core.sleep(level=0, mode="keep")
+    core.wake_up(["scheduling"])
+    assert core.log == ["sleep 0", "sleep 0", "wake ['scheduling']", "unseal"]
+
+
+def test_a_sleep_that_ended_before_the_weights_did_opens_as_it_wakes_up(core):
+    core.sleep()
+    core.model_executor.is_sleeping = False
+    core.wake_up()
     assert not core.watcher.sealed
 
 
@@ -174,9 +264,34 @@ def test_a_request_that_goes_on_makes_the_reset_fail_whoever_else_loads(core, re
     assert reset_local() is False
 
 
+def test_the_scheduler_opens_at_the_reset_behind_a_failure():
+    log, side = [], object.__new__(SchedulerSide)
+    side._core = types.SimpleNamespace(
+        unseal=lambda: log.append("unseal"), fence_only=lambda: log.append("fence"), epoch=1
+    )
+    side._local_cache, side.awaited = None, Awaited()
+    side.awaited.rpc_failed("my_write")
+    side.unseal()
+    assert log == []
+    side.fence_after_refused_reset()
+    assert log == ["fence", "unseal"]
+    side.fence_after_refused_reset()
+    assert log == ["fence", "unseal", "fence"]
+
+
 def test_adapters_seal(core):
     core.add_lora("adapter")
     assert core.log == ["seal", "adapter", "unseal"]
+
+
+def test_an_adapter_that_cannot_be_loaded_opens_again_and_ends_no_other_failure(core):
+    with pytest.raises(TimeoutError):
+        core.add_lora("broken")
+    assert not core.watcher.sealed
+    with pytest.raises(TimeoutError):
+        core.collective_rpc("broken")
+    core.add_lora("adapter")
+    assert core.watcher.sealed
 
 
 def test_a_connector_inside_multiconnector_is_found(core):

@@ -8,6 +8,7 @@ from vllm.v1.request import RequestStatus
 
 from newmoon._core import ConnectorScheduler
 from newmoon.vllm.adapters import Adapters
+from newmoon.vllm.awaited import Awaited
 from newmoon.vllm.local_cache import LocalCache
 from newmoon.vllm.metadata import ReportMetadata, StepMetadata
 from newmoon.vllm.metrics import RESET_SECONDS, NewmoonStats
@@ -54,7 +55,7 @@ class SchedulerSide:
         self._manager: KVCacheManager | None = None
         self._local_cache: LocalCache | None = None
         self.reading_rpcs = frozenset(options.reading_rpcs)
-        self._sealed_until: set[str] = set()  # names of what must end first
+        self.awaited = Awaited()
         self._adapters = Adapters()
         self._stats = NewmoonStats()
         self._told_epoch = self._core.epoch  # as many fences are in the stats taken
@@ -193,6 +194,7 @@ class SchedulerSide:
         answer = self._core.reset(timeout_s=self._options.reset_timeout_s)
         self.drop_loaded()
         self._forget_local_cache()
+        self._end_failures()
         self._count_reset(answer, time.perf_counter() - begin)
         if not answer["success"]:
             logger.error("newmoon: reset failed: %s", answer["error"])
@@ -220,12 +222,14 @@ class SchedulerSide:
         if self._local_cache is None or not self._local_cache.was_reset():
             return
         scope = self._core.fence_only()
+        self._end_failures()
         logger.info("newmoon: vLLM's cache was reset; scope %s, epoch %d", scope, self._core.epoch)
 
     def fence_after_refused_reset(self) -> None:
         """vLLM's own cache keeps what it holds; whoever reset it wanted that to be found no more."""
         scope = self._core.fence_only()
         self._forget_local_cache()
+        self._end_failures()
         logger.info("newmoon: vLLM refused a reset; scope %s, epoch %d", scope, self._core.epoch)
 
     def drops(self, request_id: str) -> bool:
@@ -240,7 +244,7 @@ class SchedulerSide:
 
     def _identify_if_due(self) -> None:
         """Not sooner: a framework may send its weights a tensor a call."""
-        if self._options.identity != "digest" or self._engine is None:
+        if self._options.identity != "digest" or self._engine is None or self.awaited.in_doubt:
             return
         if not self._core.adopt_is_due:
             return
@@ -251,6 +255,12 @@ class SchedulerSide:
 
     def set_weight_version(self, weight_version: Any) -> None:
         """vLLM has taken it by now, whatever it is."""
+        if self.awaited.in_doubt:
+            logger.warning(
+                "newmoon: weight_version %.100r names nothing: an update of weights has failed",
+                weight_version,
+            )
+            return
         if not is_text(weight_version, MAX_WEIGHT_VERSION_BYTES):
             logger.warning(
                 "newmoon: weight_version %.100r is no printable text of at most %d bytes, so it"
@@ -261,20 +271,20 @@ class SchedulerSide:
             weight_version = NO_WEIGHT_VERSION
         self._core.set_weight_version(weight_version)
 
-    def seal(self, until: str | None = None) -> None:
-        """Weights may be written from now on."""
-        if until is not None:
-            self._sealed_until.add(until)
+    def seal(self) -> None:
         self._core.seal()
         self.drop_loaded()
         self._forget_local_cache()
         logger.info("newmoon: sealed, weights may change; epoch %d", self._core.epoch)
 
-    def unseal(self, by: str | None = None) -> None:
-        """The next step opens a new scope, unless more is to come."""
-        self._sealed_until.discard(by or "")
-        if not self._sealed_until:
+    def unseal(self) -> None:
+        """The next step opens a new scope."""
+        if self.awaited.nothing:
             self._core.unseal()
+
+    def _end_failures(self) -> None:
+        if self.awaited.was_reset():
+            self.unseal()
 
     def drop_loaded(self) -> None:
         """Requests whose load has ended and that have not begun hold KV of the weights of before,

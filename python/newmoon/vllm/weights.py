@@ -5,13 +5,13 @@ through a method of EngineCore, in the process and on the thread of the schedule
 that connector wraps those methods, in its own process only.
 """
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from vllm.logger import init_logger
 
+from newmoon.vllm.awaited import STARTS, Awaited
 from newmoon.vllm.children import sides_of
 
 if TYPE_CHECKING:
@@ -37,17 +37,17 @@ READING_RPCS = frozenset(
         "synchronize_device",
     }
 )
-STARTS = ("start_weight_update", "start_draft_weight_update")
-FINISH = "finish_weight_update"
 
 
 class WeightWatcher(Protocol):
     reading_rpcs: frozenset[str]
+    awaited: Awaited
 
-    def seal(self, until: str | None = None) -> None:
-        """`until`: the name of what ends it; None: what is about to run."""
+    def seal(self) -> None:
+        """Weights may be written from now on."""
 
-    def unseal(self, by: str | None = None) -> None: ...
+    def unseal(self) -> None:
+        """Unless something is awaited."""
 
     def drop_loaded(self) -> None:
         """Requests that are to be recomputed may wait with loaded KV as well."""
@@ -70,33 +70,20 @@ def watchers_of(core: "EngineCore") -> list[WeightWatcher]:
     return sides_of(connector, "weight_watcher")
 
 
-@contextlib.contextmanager
-def stays_sealed_if_failed(what: Any, watchers: list[WeightWatcher]) -> Iterator[None]:
-    """An exception leaves the fence sealed: nobody knows what was written, or whether a rank that
-    did not answer in time still writes."""
-    try:
-        yield
-    except Exception:
-        if watchers:
-            logger.warning(
-                "newmoon: %.100s failed; no external cache until something that may write weights"
-                " succeeds",
-                what,
-            )
-        raise
+def around_adapter(method: Callable[..., Any]) -> Callable[..., Any]:
+    """It may fail (there is no such file): the weights are those of before, and no request with an
+    adapter uses the external cache."""
 
-
-def around_write(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def wrapped(core: "EngineCore", *args: Any, **kwargs: Any) -> Any:
         watchers = watchers_of(core)
         for watcher in watchers:
             watcher.seal()
-        with stays_sealed_if_failed(method.__name__, watchers):
-            result = method(core, *args, **kwargs)
-        for watcher in watchers:
-            watcher.unseal()
-        return result
+        try:
+            return method(core, *args, **kwargs)
+        finally:
+            for watcher in watchers:
+                watcher.unseal()
 
     return wrapped
 
@@ -110,24 +97,40 @@ def around_rpc(method: Callable[..., Any]) -> Callable[..., Any]:
             if not isinstance(rpc, str) or rpc not in READING_RPCS | watcher.reading_rpcs
         ]
         for watcher in watchers:
-            watcher.seal(until=FINISH if rpc in STARTS else None)
-        with stays_sealed_if_failed(rpc, watchers):
+            watcher.seal()
+        try:
             result = method(core, rpc, *args, **kwargs)
+        except Exception:
+            after_failure(rpc, watchers)
+            raise
         for watcher in watchers:
-            watcher.unseal(by=rpc if rpc == FINISH else None)
+            watcher.awaited.rpc_succeeded(rpc)
+            watcher.unseal()
         return result
 
     return wrapped
 
 
+def after_failure(rpc: Any, watchers: list[WeightWatcher]) -> None:
+    """The seal has left behind what was there before. If nothing is awaited, what comes now is of
+    whatever weights there are now."""
+    for watcher in watchers:
+        watcher.awaited.rpc_failed(rpc)
+        watcher.unseal()
+    if any(not watcher.awaited.nothing for watcher in watchers):
+        logger.warning(
+            "newmoon: %.100s failed; no external cache until weights are updated, or until a reset",
+            rpc,
+        )
+
+
 def around_sleep(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
-    def wrapped(core: "EngineCore", *args: Any, **kwargs: Any) -> Any:
-        watchers = watchers_of(core)
-        for watcher in watchers:
-            watcher.seal(until="wake_up")
-        with stays_sealed_if_failed(method.__name__, watchers):
-            return method(core, *args, **kwargs)
+    def wrapped(core: "EngineCore", level: int = 1, *args: Any, **kwargs: Any) -> Any:
+        for watcher in watchers_of(core) if level >= 1 else ():  # else: a pause
+            watcher.awaited.fell_asleep()
+            watcher.seal()
+        return method(core, level, *args, **kwargs)
 
     return wrapped
 
@@ -136,12 +139,13 @@ def around_wake_up(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def wrapped(core: "EngineCore", *args: Any, **kwargs: Any) -> Any:
         watchers = watchers_of(core)
-        for watcher in watchers:
+        for watcher in watchers if core.model_executor.is_sleeping else ():  # else: paused at most
+            watcher.awaited.fell_asleep()  # it is not awake if this fails
             watcher.seal()
-        with stays_sealed_if_failed(method.__name__, watchers):
-            awake = method(core, *args, **kwargs)
+        awake = method(core, *args, **kwargs)
         for watcher in watchers if awake else ():  # else: in part, with more tags to come
-            watcher.unseal(by="wake_up")
+            watcher.awaited.woke_up()
+            watcher.unseal()
         return awake
 
     return wrapped
@@ -223,8 +227,8 @@ WRAPPED = {
     "set_weight_version": around_label,
     "sleep": around_sleep,
     "wake_up": around_wake_up,
-    "add_lora": around_write,
-    "remove_lora": around_write,
+    "add_lora": around_adapter,
+    "remove_lora": around_adapter,
 }
 
 
