@@ -407,9 +407,11 @@ TEST_P(StoreConformance, OnlyOneOfSeveralFirstPutsWins) {
     std::vector<std::thread> threads;
     for (std::uint64_t seed = 0; seed < 4; ++seed) {
       threads.emplace_back([&, seed] {
-        EXPECT_TRUE(put_among_others(store(), key, TestBlock(3000, seed)));
+        const Status put = put_among_others(store(), key, TestBlock(3000, seed));
+        EXPECT_TRUE(put) << to_string(put.error());
         TestBlock into(3000, 100);
-        EXPECT_TRUE(get_one(store(), key, into));
+        const Result<GetValue> got = get_one(store(), key, into);
+        EXPECT_TRUE(got) << to_string(got.error());
       });
     }
     for (std::thread& thread : threads) thread.join();
