@@ -26,15 +26,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import Any
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "python" / "tests")]
 
+import rl_engine
 import rl_flows
 from mooncake_master import MooncakeMaster
-from rl_flows import FLOWS, FOUND, TOLERANCE, Engine, Flow, Observation, prompt_of
+from rl_engine import FOUND, TOLERANCE, Engine, Observation, prompt_of
+from rl_flows import FLOWS, Flow
 
 COLUMNS = ("in-tree", "in-tree+salt", "newmoon")
 # What no connector can see is no question to one; docs/guarantees.md has it.
@@ -78,7 +80,7 @@ def transfer_config(column: str, store: str) -> dict[str, Any]:
             "lookup_timeout_s": 5.0,
             "store_timeout_s": 5.0,
             "identity": "digest",
-            "reading_rpcs": rl_flows.READING_RPCS,
+            "reading_rpcs": rl_engine.READING_RPCS,
         },
     }
 
@@ -144,7 +146,7 @@ async def go_back(engine: Engine, flow: Flow, number: int) -> None:
     await flow.update(engine, weights)
     seen = {"back": await engine.ask(prompt_of(seed))}
     if running:
-        longer = running.prompt + running.tokens[: 2 * rl_flows.BLOCK]
+        longer = running.prompt + running.tokens[: 2 * rl_engine.BLOCK]
         seen["crossed"] = await engine.ask(longer)
     tell_seen(flow, "back", seen)
 
@@ -397,7 +399,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="nm") as temporary:  # a socket's path has 107 bytes
         folder = pathlib.Path(temporary)
         arguments.model = str(folder / "model")
-        making = "import rl_flows, sys; rl_flows.make_model(sys.argv[1])"  # this one needs no torch
+        making = "import rl_engine, sys; rl_engine.make_model(sys.argv[1])"  # this one needs no torch
         subprocess.run([sys.executable, "-c", making, arguments.model], cwd=HERE, check=True)
         told = {column: run_column(arguments, column, folder) for column in COLUMNS}
         compared = compare(arguments, told, folder)

@@ -53,7 +53,7 @@ build_preset() {  # PRESET
 run_ctest() {  # PRESET [CTEST ARGUMENTS...]
   local preset="$1" log="build/$1/ctest.log" code=0
   shift
-  ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j "$JOBS" "$@" |
+  ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j "$JOBS" "$@" 2>&1 |
     tee "$log" || code=1
   ! grep -q '^No tests were found' "$log" || fail "no test is selected by '$*'"
   if grep -qE '\*\*\*(Skipped|Not Run)|^The following tests did not run' "$log"; then

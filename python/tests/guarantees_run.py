@@ -9,8 +9,10 @@ import asyncio
 import json
 import sys
 
+import rl_engine
 import rl_flows
-from rl_flows import FLOWS, Engine, Observation
+from rl_engine import Engine, Observation
+from rl_flows import FLOWS
 
 CONNECTORS = {
     "fenced": ("NewmoonConnector", "newmoon.vllm"),
@@ -27,7 +29,7 @@ def transfer_config(connector: str, module: str) -> dict:
             "store": "memory",
             "store_bytes": 1 << 30,
             "lookup_timeout_s": 30.0,  # a busy machine is no reason for a miss
-            "reading_rpcs": rl_flows.READING_RPCS,
+            "reading_rpcs": rl_engine.READING_RPCS,
         },
     }
 
@@ -43,7 +45,7 @@ async def run_all(engine: Engine) -> dict[str, dict[str, Observation]]:
 
 
 async def main(model: str) -> None:
-    rl_flows.make_model(model)
+    rl_engine.make_model(model)
     seen = {
         kind: await run_all(Engine(model, transfer_config(*connector)))
         for kind, connector in CONNECTORS.items()

@@ -12,9 +12,10 @@ import pathlib
 import sys
 from typing import Any
 
+import rl_engine
 import rl_flows
 from mooncake_master import MooncakeMaster
-from rl_flows import FIRST, WEIGHTS, Engine, Observation, prompt_of
+from rl_engine import FIRST, WEIGHTS, Engine, Observation, prompt_of
 
 CASES = {
     "digest": ("NewmoonConnector", "newmoon.vllm", "digest"),
@@ -41,7 +42,7 @@ def transfer_config(case: str, store: str, number: int) -> dict[str, Any]:
             "lookup_timeout_s": 30.0,  # a busy machine is no reason for a miss
             "store_timeout_s": 10.0,
             "load_timeout_s": 60.0,
-            "reading_rpcs": rl_flows.READING_RPCS,
+            "reading_rpcs": rl_engine.READING_RPCS,
         },
     }
 
@@ -80,7 +81,7 @@ class Replica:
         told = 0
         async for output in self.engine._generate(prompt, TOKENS):
             completion = output.outputs[0]
-            tokens, logprobs = list(completion.token_ids), rl_flows.logprobs_of(completion)
+            tokens, logprobs = list(completion.token_ids), rl_engine.logprobs_of(completion)
             if len(tokens) > told:
                 if not pieces or pieces[-1].weights != self.engine.weights:
                     pieces.append(Observation(self.engine.weights, prompt + tokens[:told], [], []))
@@ -149,7 +150,7 @@ async def run(model: str, case: str, store: str) -> dict[str, Any]:
 
 
 async def main(model: str, logs: str) -> None:
-    rl_flows.make_model(model)
+    rl_engine.make_model(model)
     told = {}
     for case in CASES:
         with MooncakeMaster(pathlib.Path(logs, f"master-{case}.log")) as master:

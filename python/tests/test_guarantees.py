@@ -16,7 +16,8 @@ HERE = pathlib.Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
-from rl_flows import FLOWS, FOUND, OTHER_LINEAR, TOLERANCE, WEIGHTS
+from rl_engine import FOUND, OTHER_LINEAR, TOLERANCE, WEIGHTS
+from rl_flows import FLOWS
 
 RIGHT_WITHOUT_US = {"SkyRL: fully async, cache_salt"}  # in what is guaranteed: new requests
 # Rows that are no flow: the file of their test, and whether something is not guaranteed.

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.nightly
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
-from rl_flows import FIRST, FOUND, TOLERANCE, WEIGHTS
+from rl_engine import FIRST, FOUND, TOLERANCE, WEIGHTS
 
 fenced = pytest.mark.parametrize("case", ["digest", "unique"])
 

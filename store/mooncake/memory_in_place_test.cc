@@ -1,0 +1,208 @@
+// MooncakeStore and memory that Mooncake reads or writes where it lies: payloads in memory that the
+// store knows, values in memory that this process lends.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <array>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "store/mooncake/testing/mooncake_store_fixture.h"
+#include "store/mooncake/value_form.h"
+
+namespace newmoon {
+namespace {
+
+using namespace newmoon::testing;  // NOLINT: the vocabulary of these tests
+
+// --- registered memory -------------------------------------------------------------
+
+class RegisteredMemoryTest : public MooncakeStoreTest {
+ protected:
+  // What the wheel was given for a put of `item`: by piece, whether it lay in memory_.
+  std::vector<bool> pieces_in_place(const PutItem& item) {
+    EXPECT_TRUE(store().put({&item, 1}).at(0));
+    MutexLock lock(fake_.mutex);
+    std::vector<bool> in_place;
+    for (const MooncakeBuffer& piece : fake_.pieces.at(item.key.to_string())) {
+      in_place.push_back(piece.data >= memory_->data() &&
+                         piece.data < memory_->data() + memory_->size());
+    }
+    return in_place;
+  }
+  PutItem item(std::uint64_t number) {
+    const Key key = key_of(1, number);
+    return {key, make_header(key, test_layout(), memory_->size()), payload_};
+  }
+
+  std::shared_ptr<Bytes> memory_ = std::make_shared<Bytes>(TestBlock(100, 1).bytes());
+  std::array<ConstFragment, 2> payload_ = {ByteView(*memory_).first(60),
+                                           ByteView(*memory_).subspan(60)};
+};
+
+TEST_F(RegisteredMemoryTest, APayloadInItIsReadWhereItIs) {
+  store().register_memory(memory_, *memory_);
+  EXPECT_THAT(pieces_in_place(item(1)), ::testing::ElementsAre(false, true, true));
+  EXPECT_TRUE(check_one(store(), key_of(1, 1)));
+  const long before = memory_.use_count();
+  store_.reset();
+  EXPECT_LT(memory_.use_count(), before);
+}
+
+TEST_F(RegisteredMemoryTest, WhatIsNotAllInItOrHasNoChecksumIsCopied) {
+  store().register_memory(memory_, ByteView(*memory_).first(99));
+  EXPECT_THAT(pieces_in_place(item(1)), ::testing::ElementsAre(false));
+  store().register_memory(memory_, *memory_);
+  PutItem unchecked = item(2);
+  unchecked.checksum = false;
+  EXPECT_THAT(pieces_in_place(unchecked), ::testing::ElementsAre(false));
+}
+
+TEST_F(RegisteredMemoryTest, ThatTheWheelDoesNotTakeIsCopiedFrom) {
+  store();
+  fake_.set_code("register_buffer", -600);
+  store().register_memory(memory_, *memory_);
+  EXPECT_THAT(pieces_in_place(item(1)), ::testing::ElementsAre(false));
+}
+
+// The slot holds another block by the time the wheel reads it.
+TEST_F(RegisteredMemoryTest, WhatChangesUnderALatePutFailsItsChecksum) {
+  impatient();
+  store().register_memory(memory_, *memory_);
+  fake_.hold();
+  const PutItem late = item(1);
+  EXPECT_EQ(code_of(store().put({&late, 1}).at(0)), Code::kDeadline);
+  fake_.await_waiting(1);
+  memory_->front() ^= 1;
+  fake_.let_go();
+  store_.reset();  // the call has ended
+  EXPECT_EQ(code_of(check_one(store(), key_of(1, 1))), Code::kCorrupt);
+}
+
+// --- memory that this process lends ------------------------------------------------
+
+class LentMemoryTest : public MooncakeStoreTest {
+ protected:
+  LentMemoryTest() {
+    fake_.lends = true;
+    config_.global_segment_bytes = 64 << 20;
+    store();
+    fake_.set_code("get", -900);  // what does not lie here is not to be had
+  }
+
+  // A value as a put would have left it at an offset of the lent memory.
+  MutableByteView place(std::uint64_t number, std::size_t offset, std::size_t payload_bytes = 100) {
+    const Key key = key_of(1, number);
+    const TestBlock block(payload_bytes, key.block.event_int());
+    ValueHeader header = make_header(key, test_layout(), payload_bytes);
+    set_checksum(header, checksum_of(block.source()));
+    std::uint8_t* const at = fake_.lent.data() + offset;
+    std::memcpy(at, &header, sizeof header);
+    std::ranges::copy(block.bytes(), at + payload_offset(payload_bytes));
+    const MutableByteView value{at, stored_bytes(payload_bytes)};
+    locate(number, value);
+    return value;
+  }
+  void locate(std::uint64_t number, ByteView value) {
+    MutexLock lock(fake_.mutex);
+    fake_.replicas[key_of(1, number).to_string()] = {
+        {const_cast<std::uint8_t*>(value.data()), value.size()}};
+  }
+};
+
+TEST_F(LentMemoryTest, AValueInItIsReadWhereItLies) {
+  place(1, 4096);
+  EXPECT_TRUE(check_one(store(), key_of(1, 1)));
+}
+
+TEST_F(LentMemoryTest, SoIsALargeOne) {
+  constexpr std::size_t kBytes = 300'000;
+  place(1, 4096, kBytes);
+  EXPECT_TRUE(check_one(store(), key_of(1, 1), kBytes));
+}
+
+TEST_F(LentMemoryTest, ManyAreSharedOut) {
+  constexpr std::size_t kBytes = 100'000;
+  std::vector<TestBlock> targets;
+  std::vector<GetItem> gets;
+  for (std::uint64_t i = 0; i < 60; ++i) {
+    place(i, i * (kBytes + 1000), kBytes);
+    targets.emplace_back(kBytes, 9'999);
+  }
+  for (std::uint64_t i = 0; i < 60; ++i) gets.push_back({key_of(1, i), targets[i].target()});
+  const auto values = store().get(gets);
+  for (std::uint64_t i = 0; i < 60; ++i) {
+    ASSERT_TRUE(values[i]) << values[i].error().message;
+    EXPECT_EQ(values[i]->header.checksum, values[i]->payload_checksum);
+    EXPECT_EQ(targets[i].bytes(), TestBlock(kBytes, key_of(1, i).block.event_int()).bytes());
+  }
+}
+
+// Each is what another process's value under the same address, or one being written over, may
+// look like from here.
+TEST_F(LentMemoryTest, WhatDoesNotProveToBeTheValueComesByTheWheel) {
+  const std::pair<const char*, std::function<void(MutableByteView)>> cases[] = {
+      {"of another key", [&](MutableByteView) { locate(1, place(2, 8192)); }},
+      {"torn", [](MutableByteView value) { value[sizeof(ValueHeader) + 50] ^= 1; }},
+      {"without a checksum", [](MutableByteView value) { value[96] = 0; }},
+      {"longer", [&](MutableByteView value) { locate(1, {value.data(), value.size() + 1}); }},
+      {"behind the end",
+       [&](MutableByteView) {
+         locate(1, ByteView(fake_.lent.data() + fake_.lent.size() - 4, 228));
+       }},
+      {"elsewhere",
+       [&](MutableByteView value) {
+         static Bytes heap;
+         heap.assign(value.begin(), value.end());
+         locate(1, heap);
+       }},
+  };
+  for (const auto& [name, spoil] : cases) {
+    spoil(place(1, 4096));
+    EXPECT_EQ(code_of(check_one(store(), key_of(1, 1))), Code::kUnavailable) << name;
+  }
+  fake_.set_code("get", 0);
+  ASSERT_TRUE(put_one(store(), key_of(1, 1)));
+  for (const auto& [name, spoil] : cases) {
+    spoil(place(1, 4096));
+    EXPECT_TRUE(check_one(store(), key_of(1, 1))) << name;
+  }
+}
+
+TEST_F(LentMemoryTest, AWheelThatDoesNotSayWhereIsAskedForTheValue) {
+  fake_.set_code("get", 0);
+  ASSERT_TRUE(put_one(store(), key_of(1, 1)));
+  {
+    MutexLock lock(fake_.mutex);
+    fake_.location_error = "mooncake batch_get_replica_desc: TypeError: no";
+  }
+  EXPECT_TRUE(check_one(store(), key_of(1, 1)));
+  MutexLock lock(fake_.mutex);
+  EXPECT_EQ(fake_.located, 1);
+}
+
+TEST_F(LentMemoryTest, AnAddressThatIsMappedNoMoreIsNotReadThere) {
+  const MutableByteView value = place(1, 32 << 20);
+  const auto page = reinterpret_cast<std::uintptr_t>(value.data()) & ~std::uintptr_t{4095};
+  // NOLINTNEXTLINE(performance-no-int-to-ptr)
+  ASSERT_EQ(munmap(reinterpret_cast<void*>(page), 4096), 0);
+  EXPECT_EQ(code_of(check_one(store(), key_of(1, 1))), Code::kUnavailable);
+}
+
+TEST_F(LentMemoryTest, AMasterThatHangsIsADeadline) {
+  place(1, 4096);
+  const TestBlock into = get_while_the_wheel_hangs();
+  EXPECT_EQ(into.bytes(), TestBlock(100, 12345).bytes());
+}
+
+TEST_F(MooncakeStoreTest, WhoLendsNothingIsNotAskedWhereValuesLie) {
+  ASSERT_TRUE(put_one(store(), key_of(1, 1)));
+  EXPECT_TRUE(check_one(store(), key_of(1, 1)));
+  MutexLock lock(fake_.mutex);
+  EXPECT_EQ(fake_.located, 0);
+}
+
+}  // namespace
+}  // namespace newmoon
