@@ -1,11 +1,14 @@
 """A mooncake_master on 127.0.0.1 for one test, of the wheel in this environment."""
 
+import contextlib
 import importlib.util
 import pathlib
 import signal
 import socket
 import subprocess
+import tempfile
 import time
+from collections.abc import Iterator
 
 
 class MooncakeMaster:
@@ -58,6 +61,16 @@ def claimed_port() -> socket.socket:
     claimed.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     claimed.bind(("127.0.0.1", 0))
     return claimed
+
+
+@contextlib.contextmanager
+def running_store(kind: str) -> Iterator[str]:
+    """What to name as `store`: memory, or a Mooncake of its own."""
+    if kind == "memory":
+        yield kind
+        return
+    with tempfile.TemporaryDirectory() as folder, MooncakeMaster(pathlib.Path(folder, "log")) as master:
+        yield master.url(global_segment_size="512MB", local_buffer_size="128MB")
 
 
 def answers(port: int) -> bool:

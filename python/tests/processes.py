@@ -68,15 +68,22 @@ def session_members(session: int) -> list[int]:
 
 
 def run_flow(
-    script: str, *arguments: str, base: str | None = None, path: tuple[pathlib.Path, ...] = ()
+    script: str,
+    *arguments: str,
+    base: str | None = None,
+    path: tuple[pathlib.Path, ...] = (),
+    **environment: str,
 ) -> dict[str, dict]:
     """The steps that a script beside this one tells in a line "FLOW {...}". All its processes
     end with it. `base`: the folder of vLLM's sockets and ours. `path`: what it imports from, too."""
-    paths = os.pathsep.join([str(HERE), *map(str, path), os.environ.get("PYTHONPATH", "")])
+    paths = [str(HERE), *map(str, path), os.environ.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(paths)
+    if base is not None:
+        environment["VLLM_RPC_BASE_PATH"] = base
     process = subprocess.Popen(
         [sys.executable, script, *arguments],
         cwd=HERE,
-        env=os.environ | {"PYTHONPATH": paths} | ({"VLLM_RPC_BASE_PATH": base} if base else {}),
+        env=os.environ | environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,

@@ -1,23 +1,32 @@
 """Real vLLM on CPU: one run with the connector, one without, the same requests and weights; and
-one with tensor parallelism."""
+on several ranks."""
 
 import pytest
 
 pytest.importorskip("vllm")
 
+from mooncake_master import running_store
 from processes import run_flow
 
 FOUND = 6 * 128  # whole blocks of the prompt
+on_mooncake = pytest.param("mooncake", marks=pytest.mark.nightly)
 
 
-@pytest.fixture(scope="module")
-def ours(test_model) -> dict[str, dict]:
-    return run_flow("vllm_flow.py", test_model, "with")
+@pytest.fixture(scope="module", params=["memory", on_mooncake])
+def ours(request, test_model) -> dict[str, dict]:
+    """Without any entry point: nothing that it does may hang on one."""
+    with running_store(request.param) as store:
+        return run_flow("vllm_flow.py", test_model, "with", store, VLLM_PLUGINS="")
 
 
 @pytest.fixture(scope="module")
 def plain(test_model) -> dict[str, dict]:
     return run_flow("vllm_flow.py", test_model, "without")
+
+
+def largest_difference(one: dict, other: dict) -> float:
+    """Of two answers' logprobs."""
+    return max(abs(a - b) for a, b in zip(one["logprobs"], other["logprobs"], strict=True))
 
 
 def test_external_hits_are_vllms_own_metric(ours):
@@ -30,13 +39,11 @@ def test_external_hits_are_vllms_own_metric(ours):
 
 
 @pytest.mark.parametrize("weights", ["A", "B"])
-def test_an_external_hit_is_as_good_as_a_local_one(ours, plain, weights):
+def test_an_external_hit_is_as_good_as_a_local_one(ours, plain, weights, record_property):
     loaded, primed = ours[f"{weights} external"], plain[f"{weights} local"]
     assert primed["cached"] == loaded["cached"] == FOUND
-    difference = max(
-        abs(a - b) for a, b in zip(loaded["logprobs"], primed["logprobs"], strict=True)
-    )
-    print(f"weights {weights}: max logprob difference {difference}")
+    difference = largest_difference(loaded, primed)
+    record_property("max_logprob_difference", difference)  # a figure of ./dev test-vllm
     assert loaded["tokens"] == primed["tokens"]
     assert difference == 0.0
 
@@ -76,13 +83,24 @@ def test_no_job_failed(ours):
         assert stats[name] == 0, name
 
 
-def test_ranks_save_and_load_their_own_part(test_model):
-    told = run_flow("vllm_flow.py", test_model, "ranks")
+# One model has 9 heads, the other 2.
+@pytest.mark.parametrize(
+    ("model", "ranks", "kind"),
+    [
+        ("test_model", 3, "memory"),
+        pytest.param("tiny_model", 2, "mooncake", marks=pytest.mark.nightly),
+    ],
+)
+def test_ranks_save_and_load_their_own_part(request, model, ranks, kind, record_property):
+    with running_store(kind) as store:
+        told = run_flow("vllm_flow.py", request.getfixturevalue(model), str(ranks), store)
     assert told["A external"]["external"] == FOUND and told["A external"]["local"] == 0
-    assert told["A external"]["logprobs"] == told["A local"]["logprobs"]
+    difference = largest_difference(told["A external"], told["A local"])
+    record_property("max_logprob_difference", difference)
+    assert difference == 0.0 and told["A external"]["tokens"] == told["A local"]["tokens"]
     assert told["reset A"]["answer"] is True
     assert told["A after reset"]["cached"] == 0
-    assert len(told["ranks"]) == 3
+    assert len(told["ranks"]) == ranks
     for rank in told["ranks"]:
         assert rank["loaded_blocks"] == FOUND // 128
         assert rank["missing_blocks"] == rank["corrupt_blocks"] == rank["store_errors"] == 0

@@ -1,5 +1,5 @@
 """Real vLLM, paused with its requests kept while one of them is loading, or reset without a pause, and
-then other weights."""
+then other weights; and its own cache reset while a save is under way."""
 
 import tempfile
 
@@ -48,3 +48,11 @@ def test_a_reset_without_a_pause_drops_what_is_loading(told, before, name):
     """vLLM alone raises, or answers False, since the load holds blocks."""
     assert told[f"reset {name}"]["answer"] is True
     check_what_was_kept(told, before, name)
+
+
+def test_a_save_under_way_never_makes_vllms_own_reset_fail(told):
+    for when in ("before", "after"):
+        assert told[f"stats {when} local reset"]["unfinished_saves"] > 0, "the store was to hold it"
+    assert told["local reset"]["answer"] is True
+    saved = told["saved"]
+    assert saved["cached"] == 0 and saved["logprobs"] == told["saving"]["logprobs"]

@@ -46,6 +46,13 @@ def again(test_model, named, scopes, store, folder):
 
 
 @pytest.fixture(scope="module")
+def dummies(test_model, again, store, folder):
+    """The steps of two engines of `load_format: dummy`."""
+    first = run_flow("vllm_store_flow.py", test_model, "dummy", store, base=folder)
+    return first | run_flow("vllm_store_flow.py", test_model, "dummy-again", store, base=folder)
+
+
+@pytest.fixture(scope="module")
 def mooncake(test_model, folder):
     return run_flow("vllm_store_flow.py", test_model, "mooncake", folder, base=folder)
 
@@ -89,6 +96,18 @@ def test_no_job_failed(named, again):
             assert flow["stats"][name] == 0, name
 
 
+def test_random_weights_are_not_those_of_the_files_nor_of_each_other(dummies, named):
+    for name in ("random", "random, other"):
+        assert dummies[name]["cached"] == 0
+        assert dummies[name]["logprobs"] != named["A cold"]["logprobs"]
+
+
+def test_random_weights_that_are_the_same_share(dummies):
+    hit = dummies["random, same"]
+    assert (hit["local"], hit["external"]) == (0, FOUND)
+    assert same(hit, dummies["random, local"])
+
+
 # --- leases, ctl, purge ---
 
 
@@ -105,7 +124,7 @@ def test_ctl_reaches_the_engine(named):
 def test_a_purge_names_the_engine_that_uses_the_scope(named):
     purge = named["purge in use"]
     assert purge["code"] == 1
-    assert "engine-1@" in purge["error"] + purge["out"]
+    assert "engine-named@" in purge["error"] + purge["out"]
 
 
 def test_an_engine_that_ended_holds_nothing(scopes):

@@ -18,7 +18,7 @@ ACROSS_TOKENS = 200  # of a request that an adapter is loaded under: it fills a 
 
 def main(model: str, folder: str, connector: str) -> dict[str, dict]:
     flow = Flow(
-        model, connector == "with", connector=ours(), extension="vllm_failures.WorkerExtension",
+        model, ours() if connector == "with" else None, extension="vllm_failures.WorkerExtension",
         enable_lora=True, max_loras=1, max_cpu_loras=1, max_lora_rank=8,
     )  # fmt: skip
     if flow.with_connector:

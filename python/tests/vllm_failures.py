@@ -16,6 +16,7 @@ import vllm_flow
 from processes import wait_until_halted
 from vllm_flow import Flow
 
+RESET_TIMEOUT_S = 2
 RPCS = ["connector_stats", "signal_at_load", "pid"]
 
 
@@ -50,9 +51,9 @@ class WorkerExtension(vllm_flow.WorkerExtension):
         group = get_kv_transfer_group()
         return [one._worker for one in getattr(group, "_connectors", [group])]
 
-    def connector_stats(self) -> dict[str, int]:
+    def connector_core(self):
         """Of the first of ours."""
-        return vllm_flow.stats_of(self._sides()[0])
+        return self._sides()[0]._core
 
     def signal_at_load(self, pid: int, number: int) -> None:
         """Once: when the next load is to begin, after its lookup has found everything."""
@@ -68,13 +69,26 @@ class WorkerExtension(vllm_flow.WorkerExtension):
 
         side.bind = watched_bind
 
+    def signal_at_save(self, pid: int, number: int) -> None:
+        """Once: when the next step has computed what it saves."""
+        side = self._sides()[0]
+        wait_for_save = side.wait_for_save
+
+        def watched_wait_for_save():
+            del side.wait_for_save
+            os.kill(pid, number)
+            wait_until_halted(pid)
+            wait_for_save()
+
+        side.wait_for_save = watched_wait_for_save
+
     def pid(self) -> int:
         return os.getpid()
 
 
 class FailureFlow(Flow):
     def __init__(self, model: str, connector: dict, ranks: int = 1):
-        super().__init__(model, True, ranks, connector, "vllm_failures.WorkerExtension")
+        super().__init__(model, connector, ranks, "vllm_failures.WorkerExtension")
 
     def signal_at_load(self, pid: int, number: int) -> None:
         self.llm.collective_rpc("signal_at_load", args=(pid, number))
@@ -133,6 +147,7 @@ def run_with_store(flow: FailureFlow, server: int) -> dict[str, dict]:
     flow.ask("killed")
     flow.timed_reset("reset while killed")
     flow.ask("after all")
+    flow.resets("resets")
     flow.stats("stats")
     return flow.steps
 
@@ -148,9 +163,11 @@ def run_with_ranks(flow: FailureFlow) -> dict[str, dict]:
     flow.timed_reset("reset while stopped")
     os.kill(pids[1], signal.SIGCONT)
     flow.ask("after reset")
+    flow.resets("resets")
     flow.push_out()
     flow.ask_until_found("again")
     os.kill(pids[1], signal.SIGKILL)
+    flow.timed_reset("reset while killed")
     try:
         flow.ask("killed")
     except Exception as error:
@@ -161,14 +178,18 @@ def run_with_ranks(flow: FailureFlow) -> dict[str, dict]:
 if __name__ == "__main__":
     model, mode, *arguments = sys.argv[1:]
     if mode == "ranks":
-        told = run_with_ranks(FailureFlow(model, ours(reset_timeout_s=2), 2))
+        told = run_with_ranks(FailureFlow(model, ours(reset_timeout_s=RESET_TIMEOUT_S), 2))
     else:
         endpoint, server = arguments
         # So long that a busy machine is not taken for a dead store.
-        first = ours(store=endpoint, store_timeout_s=3, lookup_timeout_s=20, reset_timeout_s=2)
+        first = ours(
+            store=endpoint, store_timeout_s=3, lookup_timeout_s=20, reset_timeout_s=RESET_TIMEOUT_S
+        )
         if mode == "multi":
             first = multi(first, ours(namespace="second", min_load_tokens=1 << 30))
-        told = run_with_store(FailureFlow(model, first), int(server))
+        flow = FailureFlow(model, first)
+        told = run_with_store(flow, int(server))
+        flow.close()
     print("FLOW " + json.dumps(told), flush=True)
     if mode == "ranks":  # a dead engine has nothing left to shut down
         os._exit(0)

@@ -1,4 +1,4 @@
-"""One run of real vLLM on CPU, told as JSON: vllm_flow.py MODEL with|without|ranks.
+"""One run of real vLLM on CPU, told as JSON: vllm_flow.py MODEL with|without|RANKS STORE.
 
 The same requests and weight changes with the connector and without it, so that
 test_vllm_engine.py can compare them; and a short run on several ranks. A module of its own
@@ -22,25 +22,26 @@ os.environ |= {
 BLOCK = 128  # tokens; vLLM's on CPU
 KV_BLOCKS = 20  # so few that other requests push a prompt out of vLLM's own cache
 PROMPT_TOKENS = 6 * BLOCK + 4
-RANKS = 3  # the model has 9 heads
-CONNECTOR = {
-    "kv_connector": "NewmoonConnector",
-    "kv_connector_module_path": "newmoon.vllm",
-    "kv_role": "kv_both",
-    "kv_connector_extra_config": {
-        "store": "memory",
-        "store_bytes": 1 << 30,
-        "reading_rpcs": ["connector_stats", "scale_norms_unseen"],
-    },
-}
+
+
+def connector_on(store: str) -> dict:
+    return {
+        "kv_connector": "NewmoonConnector",
+        "kv_connector_module_path": "newmoon.vllm",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {
+            "store": store,
+            "store_bytes": 1 << 30,
+            # A busy machine is no reason for a miss.
+            "store_timeout_s": 10,
+            "lookup_timeout_s": 20,
+            "reading_rpcs": ["connector_stats", "scale_norms_unseen"],
+        },
+    }
 
 
 def prompt_of(seed: int) -> list[int]:
     return [(i * 7919 + seed * 104729) % 40000 + 100 for i in range(PROMPT_TOKENS)]
-
-
-def stats_of(worker) -> dict[str, int]:
-    return worker._core.stats() | {"unfinished_saves": worker._core.unfinished_saves}
 
 
 class WorkerExtension:
@@ -66,19 +67,22 @@ class WorkerExtension:
         """The same, as if it wrote nothing: only the resets can make it right."""
         return self.scale_norms(factor)
 
-    def connector_stats(self) -> dict[str, int]:
+    def connector_core(self):
         from vllm.distributed.kv_transfer import get_kv_transfer_group
 
-        return stats_of(get_kv_transfer_group()._worker)
+        return get_kv_transfer_group()._worker._core
+
+    def connector_stats(self) -> dict[str, int]:
+        core = self.connector_core()
+        return core.stats() | {"unfinished_saves": core.unfinished_saves}
 
 
 class Flow:
     def __init__(
         self,
         model: str,
-        with_connector: bool,
+        connector: dict | None,
         ranks: int = 1,
-        connector: dict = CONNECTOR,
         extension: str = "vllm_flow.WorkerExtension",
         **options,
     ):
@@ -93,12 +97,11 @@ class Flow:
             enforce_eager=True,
             tensor_parallel_size=ranks,
             disable_log_stats=False,
-            num_gpu_blocks_override=KV_BLOCKS,
             worker_extension_cls=extension,
-            kv_transfer_config=connector if with_connector else None,
-            **options,
+            kv_transfer_config=connector,
+            **({"num_gpu_blocks_override": KV_BLOCKS} | options),
         )
-        self.with_connector = with_connector
+        self.with_connector = connector is not None
         self.steps: dict[str, dict] = {}
         self.before: dict[str, int] = {}  # metrics as the last request was sent
 
@@ -152,12 +155,36 @@ class Flow:
             "saves were to end",
         )
 
+    def wait_for_stores(self) -> None:
+        """A busy machine may take some seconds to open one on every rank; until then its rank saves
+        nothing."""
+        deadline = time.monotonic() + 60
+        for seed in range(10, 1000):
+            self.ask("first", seed)
+            self.wait_for_saves()
+            ranks = self.llm.collective_rpc("connector_stats")
+            if all(rank["saved_blocks"] for rank in ranks) or time.monotonic() > deadline:
+                return
+            time.sleep(0.2)
+
+    def close(self) -> None:
+        """As it ends by itself, but with more than vLLM's 5 s, after which it kills its processes."""
+        self.llm.llm_engine.engine_core.shutdown(timeout=60)
+
     def change_weights(self, factor: float, rpc: str = "scale_norms_unseen") -> None:
         assert self.llm.collective_rpc(rpc, args=(factor,))[0] > 0
 
+    def rank_stats(self) -> dict[str, int]:
+        return self.llm.collective_rpc("connector_stats")[0]
+
     def stats(self, name: str) -> None:
         self.wait_for_saves()
-        self.steps[name] = self.llm.collective_rpc("connector_stats")[0]
+        self.steps[name] = self.rank_stats()
+
+    def resets(self, name: str) -> None:
+        """Of all resets so far, as vLLM's metrics have them: told with the step after a reset."""
+        counted = {metric.name: metric.value for metric in self.llm.get_metrics() if "_resets" in metric.name}
+        self.steps[name] = {key.removeprefix("vllm:newmoon_"): counted[key] for key in counted}
 
     def reset(self, name: str, **arguments: bool) -> None:
         self.steps[name] = {"answer": self.llm.reset_prefix_cache(**arguments)}
@@ -197,6 +224,7 @@ def run(flow: Flow) -> dict[str, dict]:
 
 
 def run_on_ranks(flow: Flow) -> dict[str, dict]:
+    flow.wait_for_stores()
     flow.ask("A cold")
     flow.ask("A local")
     flow.push_out()
@@ -208,9 +236,11 @@ def run_on_ranks(flow: Flow) -> dict[str, dict]:
 
 
 if __name__ == "__main__":
-    model, mode = sys.argv[1:]
-    if mode == "ranks":
-        told = run_on_ranks(Flow(model, True, RANKS))
+    model, mode, *store = sys.argv[1:]
+    if mode == "without":
+        told = run(Flow(model, None))
+    elif mode == "with":
+        told = run(Flow(model, connector_on(*store)))
     else:
-        told = run(Flow(model, mode == "with"))
+        told = run_on_ranks(Flow(model, connector_on(*store), int(mode)))
     print("FLOW " + json.dumps(told), flush=True)

@@ -1,6 +1,6 @@
-"""Real vLLM, paused with its requests kept while one of them is loading, and reset without a pause,
-told as JSON: vllm_pause_flow.py MODEL ENDPOINT PID, of a store server, which is stopped so that the
-load lasts.
+"""A pause that keeps requests while one of them is loading, resets without a pause, and a local reset
+while a request is saving, in real vLLM, told as JSON: vllm_pause_flow.py MODEL ENDPOINT PID, of a store
+server, which is stopped so that loads and saves last.
 """
 
 import json
@@ -43,7 +43,7 @@ def reset_while_it_loads(
     flow.ask(f"{name} cold")
 
 
-def run(flow: FailureFlow, server: int) -> dict[str, dict]:
+def pause_while_loading(flow: FailureFlow, server: int) -> None:
     flow.ask("A cold")
     flow.push_out()
     flow.stats("stats before")
@@ -62,15 +62,30 @@ def run(flow: FailureFlow, server: int) -> dict[str, dict]:
     flow.reset("reset again", reset_connector=True)
     flow.ask("B cold")  # nothing is left in any cache, as in an engine that has just begun
 
+
+def reset_without_pause(flow: FailureFlow, server: int) -> None:
     both = {"reset_running_requests": True, "reset_connector": True}
     reset_while_it_loads(flow, server, "C", 2.0, **both)
     reset_while_it_loads(flow, server, "D", 2.5, reset_running_requests=True)
     reset_while_it_loads(flow, server, "E", 3.0)
-    return flow.steps
+
+
+def reset_while_saving(flow: FailureFlow, server: int) -> None:
+    flow.llm.collective_rpc("signal_at_save", args=(server, signal.SIGSTOP))
+    flow.ask("saving", seed=5)
+    flow.steps["stats before local reset"] = flow.rank_stats()
+    flow.reset("local reset")
+    flow.steps["stats after local reset"] = flow.rank_stats()
+    os.kill(server, signal.SIGCONT)
+    flow.ask("saved", seed=5)
 
 
 if __name__ == "__main__":
     model, endpoint, server = sys.argv[1:]
-    rpcs = ["connector_stats", "signal_at_load", "scale_norms_unseen"]
+    rpcs = ["connector_stats", "signal_at_load", "signal_at_save", "scale_norms_unseen"]
     connector = ours(store=endpoint, store_timeout_s=60, load_timeout_s=60, reading_rpcs=rpcs)
-    print("FLOW " + json.dumps(run(FailureFlow(model, connector), int(server))), flush=True)
+    flow = FailureFlow(model, connector)
+    pause_while_loading(flow, int(server))
+    reset_without_pause(flow, int(server))
+    reset_while_saving(flow, int(server))
+    print("FLOW " + json.dumps(flow.steps), flush=True)

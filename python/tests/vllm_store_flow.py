@@ -39,7 +39,7 @@ class WorkerExtension(vllm_flow.WorkerExtension):
         return len(scaled)
 
 
-def start(model: str, store: str, identity: str, engine_id: str) -> Flow:
+def start(model: str, store: str, identity: str, engine_id: str, **options) -> Flow:
     connector = {
         "kv_connector": "NewmoonConnector",  # known by the entry point, without a module's path
         "kv_role": "kv_both",
@@ -52,7 +52,7 @@ def start(model: str, store: str, identity: str, engine_id: str) -> Flow:
             "reading_rpcs": READING,
         },
     }
-    return Flow(model, True, connector=connector, extension="vllm_store_flow.WorkerExtension")
+    return Flow(model, connector, extension="vllm_store_flow.WorkerExtension", **options)
 
 
 def run_named(flow: Flow, store: str) -> None:
@@ -81,6 +81,21 @@ def run_again(flow: Flow, store: str) -> None:
     flow.change_weights(B, "scale_norms")
     flow.ask("B first")
     flow.stats("stats")
+
+
+def run_dummy(flow: Flow, store: str) -> None:
+    """An engine of random weights, by the name of a model whose blocks are there."""
+    flow.ask("random")
+    flow.ask("random, local")
+    flow.wait_for_saves()
+
+
+def run_dummy_again(flow: Flow, store: str) -> None:
+    """vLLM's random weights are the same each time, so others are made of them; and they again."""
+    flow.change_weights(B, "scale_norms")
+    flow.ask("random, other")
+    flow.change_weights(1.0, "scale_norms")
+    flow.ask("random, same")
 
 
 def run_mooncake(flow: Flow, master: MooncakeMaster) -> None:
@@ -157,7 +172,13 @@ if __name__ == "__main__":
             flow = start(model, url, "trust_weight_version", "engine-1")
             run_mooncake(flow, master)
     else:
-        run, engine_id = {"named": (run_named, "engine-1"), "again": (run_again, "engine-2")}[mode]
-        flow = start(model, store, "digest", engine_id)
+        run = {
+            "named": run_named,
+            "again": run_again,
+            "dummy": run_dummy,
+            "dummy-again": run_dummy_again,
+        }[mode]
+        load_format = "dummy" if mode.startswith("dummy") else "auto"
+        flow = start(model, store, "digest", f"engine-{mode}", load_format=load_format)
         run(flow, store)
     print("FLOW " + json.dumps(flow.steps), flush=True)
