@@ -66,7 +66,10 @@ def refusal(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> str 
         return "speculative decoding is not supported"
     groups = kv_cache_config.kv_cache_groups
     if len(groups) != 1:
-        return f"the model has {len(groups)} KV cache groups; only one is supported"
+        return (
+            f"the model has {len(groups)} KV cache groups, and only one is supported; models with"
+            " sliding windows have one with --disable-hybrid-kv-cache-manager"
+        )
     spec = groups[0].kv_cache_spec
     if type(spec) is not FullAttentionSpec:
         return f"KV of kind {type(spec).__name__} is not supported, only full attention"
