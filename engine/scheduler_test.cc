@@ -70,6 +70,12 @@ class SchedulerTest : public ::testing::Test {
     input.continue_across_update = continues;
     ASSERT_TRUE(scheduler_->add_request(std::move(input)));
   }
+  Status try_add(const RequestId& id, std::size_t prompt_tokens) {
+    RequestInput input;
+    input.id = id;
+    input.prompt.assign(prompt_tokens, 1);
+    return scheduler_->add_request(std::move(input));
+  }
   std::optional<SchedulerOutput> schedule() { return scheduler_->schedule("v"); }
   // Tokens scheduled of each sequence.
   static std::vector<std::size_t> sizes(const std::optional<SchedulerOutput>& output) {
@@ -455,6 +461,32 @@ TEST_F(SchedulerTest, RankThatMetOtherWeightsSealsAndDropsTheStep) {
 }
 
 // --- memory that runs out ---
+
+TEST_F(SchedulerTest, WithoutMemoryARequestGoesOnOrHasAnEndThatIsTold) {
+  bool has_failed = true;
+  for (std::size_t count = 0; has_failed; ++count) {
+    make({});
+    const std::string name(40, 'a');  // long texts, so that there is much to allocate
+    {
+      const testing::NoMemoryAfter none(count);
+      (void)contain([&] { (void)try_add(name, 20); });
+      has_failed = none.has_failed();
+    }
+    run(1);
+    {
+      const testing::NoMemoryAfter none(count);
+      (void)contain([&] { scheduler_->finish_requests({}, RequestStatus::kFinishedAborted); });
+      has_failed = has_failed || none.has_failed();
+    }
+    std::vector<RequestOutput> outputs = scheduler_->take_outputs();
+    const bool has_ended = !outputs.empty() && outputs.back().finished;
+    const bool is_there = !scheduler_->unfinished(false).empty();
+    EXPECT_FALSE(has_ended && is_there) << count;
+    scheduler_->finish_requests({}, RequestStatus::kFinishedAborted);
+    EXPECT_EQ(scheduler_->take_outputs().size(), is_there ? 1u : 0u) << count;
+    EXPECT_TRUE(try_add(name, 20)) << count << ": the id is free, whatever became of it";
+  }
+}
 
 TEST_F(SchedulerTest, WithoutMemoryAFenceIsDoneOrKnownToBeHalfDone) {
   bool has_failed = true;
