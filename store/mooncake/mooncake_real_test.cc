@@ -32,6 +32,7 @@ class MooncakeReal : public ::testing::Test {
                                       Duration timeout = std::chrono::seconds(20)) {
     MooncakeOptions options;
     options.timeout = timeout;
+    options.start_timeout = kTestStartTimeout;
     auto store = MooncakeStore::open(*load_mooncake_config(url + kLent), clock_, options);
     if (!store) throw std::runtime_error(to_string(store.error()));  // ends the test, failed
     return std::move(*store);

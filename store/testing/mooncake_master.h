@@ -21,9 +21,13 @@ inline constexpr int kTestReleaseSeconds = 2;
 // A client that is silent for so long is dead: its segment and what lies there are gone.
 inline constexpr int kTestClientSeconds = 3;
 
+// Of a master and of a client: on a busy machine the wheel alone takes seconds to load.
+inline constexpr Duration kTestStartTimeout = std::chrono::seconds(60);
+
 // `flags` come after those above, and so count more.
 inline MooncakeMaster start_mooncake_master(Clock& clock, std::vector<std::string> flags = {}) {
   MooncakeMasterOptions options;
+  options.start_timeout = kTestStartTimeout;
   options.flags = {
       "--default_kv_lease_ttl=" + std::to_string(kTestLeaseMs),
       "--put_start_discard_timeout_sec=" + std::to_string(kTestDiscardSeconds),

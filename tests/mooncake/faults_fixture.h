@@ -40,6 +40,7 @@ class MooncakeFaultsTest : public ::testing::Test {
         load_mooncake_config(master_.url() + "&global_segment_size=32MB&local_buffer_size=16MB");
     if (!config) throw std::runtime_error(to_string(config.error()));
     options.staging_bytes_max = 8 << 20;
+    options.start_timeout = kTestStartTimeout;
     auto store = MooncakeStore::open(*config, clock_, options);
     if (!store) throw std::runtime_error(to_string(store.error()));
     return std::move(*store);
