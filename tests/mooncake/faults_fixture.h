@@ -35,9 +35,10 @@ class MooncakeFaultsTest : public ::testing::Test {
   static constexpr std::uint64_t kValues = 7 * kRanks;
   static constexpr std::uint64_t kHit = 20;  // tokens of a prompt, but for the last block
 
-  std::unique_ptr<MooncakeStore> join(MooncakeOptions options = {}) {
-    Result<MooncakeConfig> config =
-        load_mooncake_config(master_.url() + "&global_segment_size=32MB&local_buffer_size=16MB");
+  std::unique_ptr<MooncakeStore> join(MooncakeOptions options = {},
+                                      const std::string& lends = "32MB") {
+    Result<MooncakeConfig> config = load_mooncake_config(
+        master_.url() + "&local_buffer_size=16MB&global_segment_size=" + lends);
     if (!config) throw std::runtime_error(to_string(config.error()));
     options.staging_bytes_max = 8 << 20;
     options.start_timeout = kTestStartTimeout;

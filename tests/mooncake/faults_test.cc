@@ -190,5 +190,49 @@ TEST_F(MooncakeFaultsTest, FenceOfOneEngineLeavesTheOthersHitRate) {
   }
 }
 
+// --- a client's hot cache, which the wheel turns on by the environment
+
+struct HotCacheOfEveryClient {
+  HotCacheOfEveryClient() {
+    setenv("MC_STORE_LOCAL_HOT_CACHE_SIZE", "16777216", 1);
+    setenv("MC_STORE_LOCAL_HOT_BLOCK_SIZE", "65536", 1);
+    setenv("MC_STORE_LOCAL_HOT_ADMISSION_THRESHOLD", "1", 1);
+  }
+  ~HotCacheOfEveryClient() {
+    unsetenv("MC_STORE_LOCAL_HOT_CACHE_SIZE");
+    unsetenv("MC_STORE_LOCAL_HOT_BLOCK_SIZE");
+    unsetenv("MC_STORE_LOCAL_HOT_ADMISSION_THRESHOLD");
+  }
+};
+
+class HotCopiesTest : HotCacheOfEveryClient, public MooncakeFaultsTest {};
+
+TEST_F(HotCopiesTest, UpstreamReadsACopyOfTheOldValueAfterAReset) {
+  UpstreamClient reader(master_);
+  std::vector<std::string> keys;  // what lies in the reader's own memory is not copied
+  for (int block = 0; block < 16; ++block) keys.push_back(UpstreamClient::key("model", 0, block));
+  for (const std::string& key : keys) ASSERT_EQ(upstream_.put(key, "old"), 0);
+  const auto read_old = [&] {
+    return std::ranges::count_if(keys, [&](const auto& key) { return reader.get(key) == "old"; });
+  };
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(read_old(), std::ssize(keys));
+  EXPECT_TRUE(upstream_.reset());
+  for (const std::string& key : keys) ASSERT_EQ(upstream_.put(key, "new"), 0);
+  EXPECT_GT(read_old(), 0);
+}
+
+TEST_F(HotCopiesTest, CopiesOfOldWeightsAreNotRead) {
+  const MooncakeEngine writer = start();
+  // Who lends nothing has every value from the wheel.
+  const MooncakeEngine reader = start_on(join({}, "0"), {});
+  EXPECT_EQ(ask(writer, kOld), 0u);
+  ASSERT_EQ(writer->wait_for_values(kValues), kValues);
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(ask_store(reader, kOld), kHit);  // now they are hot
+  ASSERT_TRUE(writer->update_weights(kNew));
+  ASSERT_TRUE(reader->update_weights(kNew));
+  EXPECT_EQ(ask(reader, kNew), 0u);
+  EXPECT_EQ(ask(writer, kNew), kHit);
+}
+
 }  // namespace
 }  // namespace newmoon::testing
