@@ -1,5 +1,5 @@
-# help: the benchmarks (or those named: hash store lookup reset mooncake model); --check fails on a missed target
-BENCHES=(hash store lookup reset mooncake model)
+# help: the benchmarks (or those named: hash store lookup reset mooncake purge model); --check fails on a missed target
+BENCHES=(hash store lookup reset mooncake purge model)
 
 main() {
   local chosen=() check=() failed=() name pass=true code

@@ -8,13 +8,17 @@ STAGES=(
   "sim       ./dev sim"
   "sim-bugs  ./dev sim-bugs"
   "demo      ./dev demo"
+  "demo-mooncake ./dev demo --store mooncake"
   "planted   ./dev planted"
-  "bench     ./dev bench"
+  "verify    verify/run.sh --full"
   "asan      ./dev asan"
   "tsan      ./dev tsan"
+  "test-install ./dev test-install"
   "test-vllm ./dev test-vllm"
-  "vllm-example ./dev vllm-example --quick --json"
-  "verify    verify/run.sh --full"
+  "vllm-example ./dev vllm-example"
+  # Last: whether they meet their targets depends on the machine, too.
+  "bench     ./dev bench --check"
+  "bench-vllm ./dev bench-vllm --check"
 )
 
 main() {

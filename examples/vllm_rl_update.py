@@ -4,13 +4,14 @@
     ./dev vllm-example                    # or, in an environment with vLLM, Mooncake and newmoon:
     python examples/vllm_rl_update.py     # [--json] [--quick] [--store memory] [--keep-logs DIR]
 
-Columns, over the same flows (rl_flows.py):
+Columns, over the same flows (rl_flows.py), but for four that only newmoon has, since in-tree each
+would hang or end an engine of its own:
   in-tree       vLLM's own MooncakeStoreConnector, as the frameworks call it
   in-tree+salt  the same, with a cache_salt per version of the weights in every request
   newmoon       NewmoonConnector, on the same kind of store (--store memory: on its own)
 Each column has a process and a Mooncake master of its own, on free ports of 127.0.0.1; what hangs
-is given up after --hang-seconds and said to hang. Nothing is left running. Exit code 1 if newmoon
-answered anything stale, or a column did not come to its end.
+is given up after --hang-seconds and said to hang. Nothing is left running. Exit code 1 if a cell of
+newmoon's column is not as it should be (stderr says which), or a column did not come to its end.
 """
 
 import argparse
@@ -26,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -42,13 +43,13 @@ COLUMNS = ("in-tree", "in-tree+salt", "newmoon")
 # What no connector can see is no question to one; docs/guarantees.md has it.
 SHOWN = [flow for flow in FLOWS if set(flow.not_guaranteed) <= {"running"}]
 # Requests are kept and recomputed. These come last: behind one that hangs, or that ends the
-# engine, another process goes on. One of each kind.
-KEPT = [
+# engine, another process goes on. In-tree one of each kind.
+KEPT = [flow for flow in SHOWN if flow.running == "recomputed"]
+KEPT_IN_TREE = [
     flow
-    for flow in SHOWN
+    for flow in KEPT
     if flow.name in ("OpenRLHF: async, partial rollout", "SkyRL: non-colocated")
 ]
-SHOWN = [flow for flow in SHOWN if flow in KEPT or flow.running != "recomputed"]
 QUICK = [flow for flow in SHOWN if flow.name in ("OpenRLHF: sync", "SkyRL: fully async")]
 # Back to earlier weights as one framework does it that resets the connector, and one that does not.
 GOING_BACK = [
@@ -225,6 +226,7 @@ async def column_main(arguments: argparse.Namespace) -> None:
     engine = Engine(arguments.model, transfer_config(column, arguments.store))
     engine.always_salted = column.endswith("+salt")
     flows = QUICK if arguments.quick else SHOWN
+    kept = KEPT_IN_TREE if column.startswith("in-tree") else KEPT
     done = set(filter(None, arguments.done.split(";")))
     if not done:
         await run_flows(engine, [flow for flow in flows if flow not in KEPT])
@@ -232,7 +234,7 @@ async def column_main(arguments: argparse.Namespace) -> None:
             await go_back(engine, flow, number)
         await time_resets(engine)
         await stop_worker(engine, arguments.hang_seconds)
-    await run_flows(engine, [flow for flow in flows if flow in KEPT and flow.name not in done])
+    await run_flows(engine, [flow for flow in flows if flow in kept and flow.name not in done])
     await send_bad_frame(engine, arguments.folder, arguments.hang_seconds)
     tell(row="end", value="")
     leave(0)
@@ -353,11 +355,11 @@ def rows_of(compared: list[dict], told: list[dict]) -> dict[str, str]:
         mine = [one for one in flows if one["flow"].startswith(framework + ":")]
         if mine:
             rows[f"stale answers, {framework}"] = stale(mine)
-    for flow in KEPT:
-        fails = [one["fails"] for one in told if "fails" in one and one["flow"] == flow.name]
-        went = [one for one in flows if one["flow"] == flow.name]
-        if fails or went:
-            rows[f"kept requests, {flow.framework}"] = (fails + ["go on"])[0].split("(")[0]
+    for framework in dict.fromkeys(flow.framework for flow in KEPT):
+        names = [flow.name for flow in KEPT if flow.framework == framework]
+        fails = [one["fails"] for one in told if "fails" in one and one["flow"] in names]
+        if fails or any(one["flow"] in names for one in flows):
+            rows[f"kept requests, {framework}"] = (fails + ["go on"])[0].split("(")[0]
     again = [one for one in flows if one["name"] == "again"]
     rows["found again after the update"] = found(again)
     for flow in GOING_BACK:
@@ -371,6 +373,41 @@ def rows_of(compared: list[dict], told: list[dict]) -> dict[str, str]:
 def found(ones: list[dict]) -> str:
     right = [one for one in ones if one["difference"] <= TOLERANCE]
     return f"{sum(one['one']['external'] == FOUND for one in right)} of {len(ones)}"
+
+
+# By the beginning of a row's name: the beginning of newmoon's cell, or of "n of m" the right n.
+WANTED: dict[str, str | Callable[[int], int]] = {
+    "stale answers": lambda of: 0,
+    "kept requests": "go on",
+    "found again after the update": lambda of: of,
+    "found after going back": lambda of: of,
+    "stale after going back": lambda of: 0,
+    "reset right behind a request": lambda of: 0,
+    "pause (abort) right behind a request": lambda of: 0,
+    "pause (keep) right behind a request": lambda of: 0,
+    "stopped worker: reset": "answers True",
+    "bad frame: its sender": "is answered an error",
+    "bad frame: next request": "works",
+    "bad frame: next reset": "answers True",
+}
+
+
+def wrong_cells(rows: dict[str, str], quick: bool) -> list[str]:
+    """Of newmoon's column; a row that is not there is wrong as well."""
+    wrong = []
+    for begin, wanted in WANTED.items():
+        cells = [(name, cell) for name, cell in rows.items() if name.startswith(begin)]
+        if not cells and not (quick and begin == "kept requests"):  # none of the quick flows has any
+            wrong.append(f"'{begin}': not seen")
+        wrong += [f"'{name}': {cell}" for name, cell in cells if not is_right(cell, wanted)]
+    return wrong
+
+
+def is_right(cell: str, wanted: str | Callable[[int], int]) -> bool:
+    if isinstance(wanted, str):
+        return cell.startswith(wanted)
+    count, of = map(int, cell.split(" of "))
+    return of > 0 and count == wanted(of)
 
 
 def print_table(table: dict[str, dict[str, str]]) -> None:
@@ -417,10 +454,13 @@ def main() -> int:
     ended = [column for column in COLUMNS if {"row": "end", "value": ""} not in told[column]]
     if ended:
         print(f"vllm_rl_update: did not come to its end: {', '.join(ended)}", file=sys.stderr)
+    wrong = wrong_cells(table["newmoon"], arguments.quick)
+    for line in wrong:
+        print(f"vllm_rl_update: newmoon is wrong in {line}", file=sys.stderr)
     ours = [one for one in compared if one["column"] == "newmoon"]
-    wrong = sorted({one["flow"] for one in ours if one["difference"] > TOLERANCE})
-    if wrong:
-        print(f"vllm_rl_update: newmoon is stale in {'; '.join(wrong)}", file=sys.stderr)
+    stale = sorted({one["flow"] for one in ours if one["difference"] > TOLERANCE})
+    if stale:
+        print(f"vllm_rl_update: newmoon is stale in {'; '.join(stale)}", file=sys.stderr)
     return 1 if ended or wrong else 0
 
 

@@ -2,8 +2,10 @@
 """docs/parity.md names only tests and symbols that exist.
 
 A table with the columns "Newmoon" and "in": each name of the first stands in a file of the
-second. Everywhere: each `Suite.Name` with the suite of a C++ test exists, and each **D1** that
-is used is explained and the other way round. Python's standard library only.
+second. With the columns "upstream's code" and "our connector": each test stands in
+python/tests/test_upstream_faults.py. Everywhere: each `Suite.Name` with the suite of a C++ test
+exists, and each **D1** that is used is explained and the other way round. Python's standard library
+only.
 """
 
 import pathlib
@@ -69,6 +71,13 @@ def wrong_tests(page, tests):
                 yield f"line {number}: names no test"
 
 
+def wrong_python_tests(page, source):
+    for number, row in rows(page):
+        for name in quoted(row.get("upstream's code", "") + row.get("our connector", "")):
+            if f"\ndef {name}(" not in source:
+                yield f"line {number}: there is no test {name}"
+
+
 def wrong_differences(page):
     body, _, explained = page.partition("## Deliberate differences")
     used = set(re.findall(r"\*\*(D\d+)\*\*", body))
@@ -92,6 +101,10 @@ class ParityTest(unittest.TestCase):
 
     def test_tests_exist(self):
         self.assertEqual(list(wrong_tests(self.page, self.tests)), [])
+
+    def test_python_tests_exist(self):
+        source = read_file("python/tests/test_upstream_faults.py")
+        self.assertEqual(list(wrong_python_tests(self.page, source)), [])
 
     def test_differences_are_explained(self):
         self.assertEqual(list(wrong_differences(self.page)), [])
@@ -129,6 +142,10 @@ class PlantedTest(unittest.TestCase):
         self.assertEqual(len(list(wrong_tests(self.TABLE.format("`C`", "none"), set()))), 1)
         gone = self.TABLE.format("`C`", "`Roles.Gone`")
         self.assertEqual(len(list(wrong_tests(gone, {"Roles.Other"}))), 1)
+
+    def test_missing_python_test(self):
+        page = "| upstream's code | our connector |\n|---|---|\n| `test_a` | `test_b` |\n"
+        self.assertEqual(len(list(wrong_python_tests(page, "x\ndef test_a():\n"))), 1)
 
     def test_difference_without_explanation(self):
         page = "**D1** **D2**\n## Deliberate differences\n- **D1** so\n- **D3** so\n"

@@ -1,5 +1,6 @@
 // Upstream's faults on a real Mooncake store, each the way upstream goes, which fails, and
-// the way Newmoon goes.
+// the way Newmoon goes. Upstream's way is that of its calls on the wheel's client;
+// python/tests/test_upstream_faults.py does some of it with upstream's own code.
 #include "tests/mooncake/faults_fixture.h"
 
 namespace newmoon::testing {
@@ -15,7 +16,7 @@ constexpr const char* kLate = "late put";
 TEST_F(MooncakeFaultsTest, UpstreamPutAcrossAResetIsFoundAfterIt) {
   const std::string key = UpstreamClient::key("model", 0, 1);
   ASSERT_THAT(upstream_.put_start({key}, 64), ElementsAre(0));
-  EXPECT_TRUE(upstream_.reset());
+  ASSERT_GE(upstream_.remove_all(), 0);
   ASSERT_THAT(upstream_.put_end({key}), ElementsAre(0));
   EXPECT_TRUE(upstream_.exists(key));  // KV of the old weights, under the key of the new ones
 }
@@ -50,7 +51,7 @@ TEST_F(MooncakeFaultsTest, UpstreamDrainsRank0AndMixesTheWeightsOfTwoRanks) {
   const std::string rank0 = UpstreamClient::key("model", 0, 1);
   const std::string rank1 = UpstreamClient::key("model", 1, 1);
   ASSERT_EQ(upstream_.put(rank0, "old"), 0);  // drained: rank 1's put is still in its queue
-  EXPECT_TRUE(upstream_.reset());
+  ASSERT_GE(upstream_.remove_all(), 0);
   ASSERT_EQ(upstream_.put(rank1, "old"), 0);  // now it is not
   ASSERT_EQ(upstream_.put(rank0, "new"), 0);
   ASSERT_EQ(upstream_.put(rank1, "new"), 0);  // answers 0 and changes nothing: the first one stays
@@ -89,7 +90,7 @@ TEST_F(MooncakeFaultsTest, RemoveAllDrainsEveryRank) {
 TEST_F(MooncakeFaultsTest, UpstreamFindsWhatAnEngineWithOldWeightsWrote) {
   UpstreamClient other(master_);
   const std::string key = UpstreamClient::key("model", 0, 1);
-  EXPECT_TRUE(upstream_.reset());
+  ASSERT_GE(upstream_.remove_all(), 0);
   ASSERT_EQ(other.put(key, "old"), 0);  // not updated yet
   ASSERT_TRUE(upstream_.exists(key));
   EXPECT_EQ(upstream_.get(key), "old");
@@ -115,7 +116,7 @@ TEST_F(MooncakeFaultsTest, UpstreamResetTakesAnotherModelsKeysAlong) {
   const std::string others = UpstreamClient::key("another-model", 0, 1);
   ASSERT_EQ(upstream_.put(own, "own"), 0);
   ASSERT_EQ(upstream_.put(others, "other"), 0);
-  EXPECT_TRUE(upstream_.reset());
+  EXPECT_EQ(upstream_.remove_all(), 2);
   EXPECT_THAT(upstream_.exist({own, others}), Each(0));
 }
 
@@ -166,7 +167,7 @@ TEST_F(MooncakeFaultsTest, UpstreamResetEmptiesTheOtherEnginesCache) {
                                          UpstreamClient::key("model", 0, 2)};
   for (const std::string& key : keys) ASSERT_EQ(other.put(key, "right"), 0);
   ASSERT_THAT(other.exist(keys), Each(1));
-  EXPECT_TRUE(upstream_.reset());
+  EXPECT_EQ(upstream_.remove_all(), 2);
   EXPECT_THAT(other.exist(keys), Each(0));  // its weights have not changed
 }
 
@@ -216,7 +217,7 @@ TEST_F(HotCopiesTest, UpstreamReadsACopyOfTheOldValueAfterAReset) {
     return std::ranges::count_if(keys, [&](const auto& key) { return reader.get(key) == "old"; });
   };
   for (int i = 0; i < 5; ++i) EXPECT_EQ(read_old(), std::ssize(keys));
-  EXPECT_TRUE(upstream_.reset());
+  EXPECT_EQ(upstream_.remove_all(), std::ssize(keys));
   for (const std::string& key : keys) ASSERT_EQ(upstream_.put(key, "new"), 0);
   EXPECT_GT(read_old(), 0);
 }

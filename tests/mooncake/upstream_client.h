@@ -47,12 +47,8 @@ class UpstreamClient {
   std::vector<int> put_end(const std::vector<std::string>& keys) {
     return codes({{"call", "put_end"}, {"keys", keys}});
   }
+  // What upstream's reset does on the store: how many values it removed, or a negative code.
   int remove_all() { return code({{"call", "remove_all"}}); }
-  // Upstream's handler of a reset: the code is not looked at.
-  bool reset() {
-    remove_all();
-    return true;
-  }
   // kill -9
   void die() {
     ::kill(process_->pid(), SIGKILL);
