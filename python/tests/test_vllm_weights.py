@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("vllm")
 
 from newmoon.vllm import weights
-from newmoon.vllm.awaited import Awaited
+from newmoon.vllm.awaited import STARTS, Awaited
 from newmoon.vllm.scheduler import SchedulerSide
 
 
@@ -145,7 +145,7 @@ def test_what_failed_stays_sealed_until_something_succeeds(core, monkeypatch):
     assert not core.watcher.sealed
 
 
-@pytest.mark.parametrize("start", weights.STARTS)
+@pytest.mark.parametrize("start", STARTS)
 def test_a_start_that_fails_opens_at_once(core, start):
     core.broken = {start}
     with pytest.raises(TimeoutError):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from vllm.logger import init_logger
 
-from newmoon.vllm.awaited import STARTS, Awaited
+from newmoon.vllm.awaited import Awaited
 from newmoon.vllm.children import sides_of
 
 if TYPE_CHECKING:
