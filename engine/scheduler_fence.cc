@@ -113,12 +113,15 @@ CacheResetAnswer Scheduler::reset_prefix_cache(bool reset_running_requests, bool
   // connector alone did not ask for a cold external tier.
   const Fence::ResetResult fenced = fence_.reset(keep_verified || !reset_connector);
   answer.scope = fenced.outcome;
+  // Its effects follow, whether there is memory for a line or not.
+  (void)contain([&] {
+    log(LogLevel::kDebug, kLog,
+        "fence: epoch " + std::to_string(fence_.epoch()) + ", scope " +
+            std::string(to_string(fenced.outcome)));
+  });
   lap("fence");
   const FenceEffect effect =
       after_fence(fenced.left, reset_running_requests ? Holders::kRecompute : Holders::kKeep);
-  log(LogLevel::kDebug, kLog,
-      "fence: epoch " + std::to_string(fence_.epoch()) + ", scope " +
-          std::string(to_string(fenced.outcome)));
   answer.preempted = effect.preempted;
   answer.tainted_requests = effect.tainted;
   lap("requests");
