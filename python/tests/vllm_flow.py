@@ -8,6 +8,7 @@ because vLLM's processes import it.
 import json
 import os
 import sys
+import time
 
 from processes import wait_until
 
