@@ -189,12 +189,14 @@ Result<Entry*> MemoryStore::Core::make_entry(ScopeIndex& index, const PutItem& i
   return entry;
 }
 
-// What was purged goes before what is still of use.
+// What was purged goes before what is still of use. Nothing left to give up is also what
+// is seen when other threads have just freed all of it: then there is room now.
 std::optional<SlotArena::Slot> MemoryStore::Core::allocate(SlotArena& arena, std::size_t bytes) {
-  while (true) {
+  for (int in_vain = 0; in_vain < 3;) {
     if (std::optional<SlotArena::Slot> slot = arena.allocate(bytes)) return slot;
-    if (!free_slice() && !evict_one()) return std::nullopt;
+    in_vain = free_slice() || evict_one() ? 0 : in_vain + 1;
   }
+  return std::nullopt;
 }
 
 // --- eviction ------------------------------------------------------------------

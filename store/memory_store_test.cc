@@ -249,6 +249,36 @@ TEST(MemoryStoreThreads, RemovesAndEvictionsOfTheSameValuesDoNotMeet) {
   EXPECT_TRUE(store.list_scopes()->empty());
 }
 
+void run_on_first_cpu() {
+  cpu_set_t first;
+  CPU_ZERO(&first);
+  CPU_SET(0, &first);
+  (void)pthread_setaffinity_np(pthread_self(), sizeof first, &first);
+}
+
+// A put that found the store full, and then nothing to give up, because other threads had
+// freed all of it in between, has room. On one CPU threads are halted in between at times:
+// in one of fifteen rounds, before such puts looked again.
+TEST(MemoryStoreThreads, PutsFindTheRoomThatOthersJustFreed) {
+  SystemClock clock;
+  InlineExecutor executor;
+  for (int round = 0; round < 40; ++round) {
+    MemoryStore store({.budget_bytes = 1 << 20}, clock, executor);
+    std::vector<std::thread> threads;
+    for (unsigned worker = 0; worker < 3; ++worker) {
+      threads.emplace_back([&store, worker] {
+        run_on_first_cpu();
+        const TestBlock block(16 << 10, 7);
+        for (std::uint64_t i = 0; i < 3000; ++i) {
+          ASSERT_TRUE(put_one(store, key_of(1, i), block));
+          ASSERT_TRUE(store.remove(key_of(1, (i * (worker + 1)) % 3000)));
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
 // Whatever breaks off, all that was put can be purged, and its room is there again.
 TEST_F(MemoryStoreTest, WithoutMemoryNoRoomIsLost) {
   for (const std::size_t bytes : {1000, 50'000}) {
