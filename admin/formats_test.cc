@@ -59,6 +59,7 @@ TEST(AdminFormatsTest, OwnRequests) {
       Request{.body = ResetRequest{.epoch = 9, .mode = ResetMode::kRemoveAll, .remove = true}});
   expect_request("admin-ping", 4, Request{.body = PingRequest()});
   expect_request("admin-drain", 5, Request{.body = DrainRequest()});
+  expect_request("admin-weights-written", 10, Request{.body = WeightsWrittenRequest()});
 }
 
 TEST(AdminFormatsTest, OwnReplies) {

@@ -19,6 +19,10 @@ class LookupBackend {
   // Never blocks.
   virtual FenceAck fence(Epoch epoch) = 0;
 
+  // The weights are to count as written though nobody announced it: jobs of the epochs heard
+  // of are refused and reported (rule BIND). Never blocks.
+  virtual FenceAck weights_written() = 0;
+
   // As fence(), and in ResetMode::kRemoveAll `done` comes only after every job
   // queued or running before it has ended and, with `remove`, after the store was
   // emptied, its code checked and its count re-read as 0. `done` may be called from

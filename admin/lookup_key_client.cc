@@ -227,9 +227,15 @@ Result<PurgeAck> LookupKeyClient::purge(std::size_t rank, const ScopeSelection& 
   return std::get<PurgeAck>(*body);
 }
 
+Result<FenceAck> LookupKeyClient::weights_written(std::size_t rank, Time deadline) {
+  const Result<ReplyBody> body = ask(rank, Request{.body = WeightsWrittenRequest()}, deadline);
+  if (!body) return std::unexpected(body.error());
+  return std::get<FenceAck>(*body);
+}
+
 Result<ReplyBody> LookupKeyClient::ask(std::size_t rank, const Request& request, Time deadline) {
   if (is_foreign()) {
-    return fail(Code::kBadRequest, "upstream's servers know no stats, scopes or purge");
+    return fail(Code::kBadRequest, "upstream's servers know none of our commands");
   }
   poll();
   const std::uint64_t id = ++last_id_;

@@ -68,13 +68,15 @@ class LookupKeyClient {
   // Round trip to every rank, e.g. at start; as reset() in its waiting.
   ResetAnswer ping(Time deadline);
 
-  // One question to one rank: stats, scopes, purge. Blocks until it answered or
+  // One question to one rank: stats, scopes, purge, weights written. Blocks until it answered or
   // `deadline`: kDeadline. kUnavailable: it could not be sent. kBadRequest: the server is
   // upstream's, which knows none of them. Whatever else the rank answers.
   Result<RankStats> stats(std::size_t rank, Time deadline);
   // All pages.
   Result<std::vector<ScopeUsage>> scopes(std::size_t rank, Time deadline);
   Result<PurgeAck> purge(std::size_t rank, const ScopeSelection& selection, Time deadline);
+  // Has the rank count its weights as written. Its engine sees that at its next step.
+  Result<FenceAck> weights_written(std::size_t rank, Time deadline);
 
   // Takes in what has arrived, and probes the silent ranks. Called by every method
   // above; call it when idle too.

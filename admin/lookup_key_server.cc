@@ -121,6 +121,9 @@ void LookupKeyServer::dispatch(Request request, ReplyFn reply) {
     backend_.drain(reply_with<FenceAck>(std::move(request), std::move(reply)));
   } else if (std::holds_alternative<PingRequest>(request.body)) {
     reply(encode_reply(request, backend_.status()));
+  } else if (std::holds_alternative<WeightsWrittenRequest>(request.body)) {
+    log(LogLevel::kInfo, kComponent, "the weights are to count as written");
+    reply(encode_reply(request, backend_.weights_written()));
   } else {
     queue_store_command(std::move(request), std::move(reply));
   }

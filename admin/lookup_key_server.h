@@ -28,9 +28,9 @@ class LookupKeyServer {
   };
 
   // Lookups of up to quick_lookup_blocks_max blocks run on `quick`, longer ones on
-  // `bulk`, so that a long one never holds up a short one. Fence, reset, drain and ping
-  // are handed to the backend within handle(); stats, scopes and purge, which ask the
-  // store, run on `bulk`. All references must outlive the server and its
+  // `bulk`, so that a long one never holds up a short one. Fence, reset, drain, ping and
+  // weights written are handed to the backend within handle(); stats, scopes and purge, which
+  // ask the store, run on `bulk`. All references must outlive the server and its
   // executors' tasks.
   LookupKeyServer(LookupBackend& backend, Options options, Executor& quick, Executor& bulk);
 

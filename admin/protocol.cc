@@ -177,6 +177,7 @@ Result<Body> decode_own_body(std::string_view tag, MsgpackMap& map, const Protoc
   if (tag == STATS_MSG) return StatsRequest();
   if (tag == SCOPES_MSG) return decode_scopes_request(map);
   if (tag == PURGE_MSG) return decode_purge_request(map);
+  if (tag == WEIGHTS_WRITTEN_MSG) return WeightsWrittenRequest();
   return bad("unknown command '" + std::string(tag.substr(0, 32)) + "'");
 }
 
@@ -243,6 +244,9 @@ std::pair<std::string_view, Bytes> encode_body(const ScopesRequest& scopes) {
 }
 std::pair<std::string_view, Bytes> encode_body(const PurgeRequest& purge) {
   return {PURGE_MSG, encode_map(purge)};
+}
+std::pair<std::string_view, Bytes> encode_body(const WeightsWrittenRequest&) {
+  return {WEIGHTS_WRITTEN_MSG, MsgpackMapWriter(0).take()};
 }
 
 // ---- replies ----

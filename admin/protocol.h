@@ -42,6 +42,7 @@ inline constexpr std::string_view DRAIN_MSG = "nm.drain";
 inline constexpr std::string_view STATS_MSG = "nm.stats";
 inline constexpr std::string_view SCOPES_MSG = "nm.scopes";
 inline constexpr std::string_view PURGE_MSG = "nm.purge";
+inline constexpr std::string_view WEIGHTS_WRITTEN_MSG = "nm.weights_written";
 
 struct ProtocolLimits {
   std::size_t message_bytes_max = std::size_t{64} << 20;  // all frames together
@@ -89,11 +90,14 @@ struct FenceRequest {
 };
 struct PingRequest {};
 struct DrainRequest {};
+// An operator's word that the rank's weights are to count as written: rule BIND then ends
+// every epoch up to now.
+struct WeightsWrittenRequest {};
 
 // One decoded request. `foreign`: came in a vLLM form, so the reply takes that form.
 struct Request {
   std::variant<LookupRequest, FenceRequest, ResetRequest, PingRequest, DrainRequest, StatsRequest,
-               ScopesRequest, PurgeRequest>
+               ScopesRequest, PurgeRequest, WeightsWrittenRequest>
       body;
   std::uint64_t request_id = 0;
   bool foreign = false;
@@ -113,8 +117,8 @@ enum class ForeignDialect : std::uint8_t { kVllm, kSeed };
 Frames encode_foreign_lookup(ForeignDialect dialect, const LookupRequest& request);
 Frames encode_foreign_reset();
 
-// Hit tokens for a lookup, FenceAck for fence, ping and drain, ResetAck for a reset, and
-// what stats, scopes and purge answer.
+// Hit tokens for a lookup, FenceAck for fence, ping, drain and weights written, ResetAck for
+// a reset, and what stats, scopes and purge answer.
 using ReplyBody = std::variant<std::uint32_t, FenceAck, ResetAck, RankStats, ScopesPage, PurgeAck>;
 // In the form of the request. REQUIRES: `body` is of the request's kind.
 Frames encode_reply(const Request& request, const ReplyBody& body);

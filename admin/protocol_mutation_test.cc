@@ -30,6 +30,7 @@ std::vector<Frames> valid_requests() {
       encode_request(7, Request{.body = ScopesRequest{.after = ScopeId{{4}}}}),
       encode_request(8, Request{.body = PurgeRequest{{.scope = ScopeId{{5}}, .name_space = {}}}}),
       encode_request(9, Request{.body = PurgeRequest{{.scope = {}, .name_space = "run-7"}}}),
+      encode_request(10, Request{.body = WeightsWrittenRequest()}),
       encode_foreign_lookup(ForeignDialect::kVllm, make_lookup()),
       encode_foreign_lookup(ForeignDialect::kSeed, make_lookup()),
       encode_foreign_reset(),
@@ -53,6 +54,7 @@ std::vector<Frames> valid_replies() {
       encode_reply(Request{.body = StatsRequest(), .request_id = 6}, RankStats{.epoch = 7}),
       encode_reply(Request{.body = ScopesRequest(), .request_id = 7}, make_page()),
       encode_reply(Request{.body = PurgeRequest(), .request_id = 8}, PurgeAck{1, 2, 3}),
+      encode_reply(Request{.body = WeightsWrittenRequest(), .request_id = 10}, ack.fence),
       encode_error(9, {Code::kBusy, "full"}),
       encode_error(std::nullopt, {Code::kBusy, "full"}),
   };

@@ -203,6 +203,12 @@ TEST(ProtocolTest, RepliesComeBackAsTheyWere) {
   reply = decode_reply(encode_reply(ping, fence), ping.body.index());
   ASSERT_TRUE(reply && reply->body);
   EXPECT_EQ(std::get<FenceAck>(*reply->body).dropped_saves, 3U);
+
+  const Request written{.body = WeightsWrittenRequest(), .request_id = 6};
+  reply = decode_reply(encode_reply(written, fence), written.body.index());
+  ASSERT_TRUE(reply && reply->body);
+  EXPECT_EQ(reply->request_id, 6U);
+  EXPECT_EQ(std::get<FenceAck>(*reply->body).weight_writes, 4U);
 }
 
 TEST(ProtocolTest, ErrorsCarryCodeAndMessage) {

@@ -1,4 +1,4 @@
-// stats, scopes and purge, from the client to the backend and back.
+// stats, scopes, purge and an operator's fence, from the client to the backend and back.
 #include "admin/store_commands.h"
 
 #include <gmock/gmock.h>
@@ -154,11 +154,33 @@ TEST_F(StoreCommands, NoneRunsOnTheServersThreadAndTheirNumberIsBounded) {
   EXPECT_TRUE(client_.stats(0, in(1s)));  // and late answers are not taken for this one
 }
 
+TEST_F(StoreCommands, AnOperatorsFenceIsNotHeldUpByTheStore) {
+  run_bulk_ = false;
+  const Result<FenceAck> ack = client_.weights_written(0, in(1s));
+  ASSERT_TRUE(ack) << ack.error().message;
+  EXPECT_EQ(ack->floor, 1u);
+  EXPECT_EQ(ack->weight_writes, 1u);
+  EXPECT_EQ(backend_.ack.weight_writes, 1u);
+}
+
+TEST_F(StoreCommands, AnOlderServerSaysThatItDoesNotKnowTheFence) {
+  transport_.on_send = [this](std::size_t peer, const Frames& frames) {
+    server_.handle({to_bytes("nm.unheard"), frames[1], frames[2]},
+                   [this, peer](Frames reply) { transport_.deliver(peer, reply); });
+  };
+  const Result<FenceAck> ack = client_.weights_written(0, in(1s));
+  ASSERT_FALSE(ack);
+  EXPECT_EQ(ack.error().code, Code::kBadRequest);
+  EXPECT_EQ(ack.error().message, "unknown command 'nm.unheard'");
+}
+
 TEST_F(StoreCommands, WhatCannotBeSentOrIsForUpstreamFailsAtOnce) {
   transport_.full.insert(0);
   EXPECT_EQ(client_.stats(0, in(1s)).error().code, Code::kUnavailable);
+  EXPECT_EQ(client_.weights_written(0, in(1s)).error().code, Code::kUnavailable);
   LookupKeyClient foreign(transport_, clock_, {.foreign = ForeignDialect::kVllm});
   EXPECT_EQ(foreign.stats(0, in(1s)).error().code, Code::kBadRequest);
+  EXPECT_EQ(foreign.weights_written(0, in(1s)).error().code, Code::kBadRequest);
 }
 
 }  // namespace

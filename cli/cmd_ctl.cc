@@ -39,6 +39,14 @@ class Ctl {
     return {};
   }
 
+  Status fence() {
+    const Result<FenceAck> ack = client_.weights_written(0, deadline());
+    if (!ack) return std::unexpected(ack.error());
+    std::printf("fenced, floor %llu; the engine opens a new scope at its next step\n",
+                static_cast<unsigned long long>(ack->floor));
+    return {};
+  }
+
   Status stats() {
     const Result<RankStats> stats = client_.stats(0, deadline());
     if (!stats) return std::unexpected(stats.error());
@@ -132,6 +140,7 @@ void add_ctl_command(CLI::App& app, int& exit_code) {
     return command;
   };
   add("ping", "whether it answers, and its floor", &Ctl::ping);
+  add("fence", "treat its weights as written", &Ctl::fence);
   add("stats", "its figures, and the store's", &Ctl::stats)
       ->add_flag("--json", options->json, "one JSON document");
   add("scopes", "what its store holds", &Ctl::scopes)

@@ -134,6 +134,11 @@ FenceAck StoreWorker::fence(Epoch epoch) {
   return drop_below_floor();
 }
 
+FenceAck StoreWorker::weights_written() {
+  note_weight_write(0);
+  return status();
+}
+
 void StoreWorker::reset(const ResetRequest& request, std::function<void(Result<ResetAck>)> done) {
   // Rule FIRST: the fence before anything that can fail or take time.
   const FenceAck ack = fence(request.epoch);

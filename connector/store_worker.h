@@ -2,9 +2,9 @@
 // step, moves bytes between this rank's block memory and the store on executors of
 // its own, reports every job exactly once, and answers the lookup/admin channel.
 //
-// Threads: start_load_kv, wait_for_save, get_finished and note_weight_write belong
-// to the rank's forward thread; the LookupBackend half may be called from any
-// thread. Nothing here blocks on the store but the tasks on the executors.
+// Threads: start_load_kv, wait_for_save and get_finished belong to the rank's forward
+// thread; note_weight_write and the LookupBackend half may be called from any thread. Nothing here
+// blocks on the store but the tasks on the executors.
 #pragma once
 
 #include <cstdint>
@@ -81,6 +81,7 @@ class StoreWorker final : public LookupBackend {
   // repeated reset answers the same.
   Result<std::size_t> lookup(const LookupRequest& request) override;
   FenceAck fence(Epoch epoch) override;
+  FenceAck weights_written() override;
   void reset(const ResetRequest& request, std::function<void(Result<ResetAck>)> done) override;
   void drain(std::function<void(Result<FenceAck>)> done) override;
   FenceAck status() override;

@@ -135,6 +135,24 @@ TEST_F(StoreWorkerFenceTest, AStepThatRunsAfterAWeightWritePublishesNothing) {
   EXPECT_EQ(worker_->lookup({test_scope(1), 5, 16, {test_hash(3)}}).error().code, Code::kFenced);
 }
 
+// What `newmoon ctl fence` comes down to.
+TEST_F(StoreWorkerFenceTest, AnOperatorsFenceRefusesWhatIsUnderWayAndTells) {
+  worker_->wait_for_save(step_with(save_job(7, 5, {1})));
+  const FenceAck ack = worker_->weights_written();
+  EXPECT_EQ(ack.floor, 6u);
+  EXPECT_EQ(ack.dropped_saves, 1u);
+  EXPECT_EQ(ack.weight_writes, 1u);
+  worker_->wait_for_save(step_with(save_job(8, 5, {2})));
+  send_.run_all();
+  EXPECT_FALSE(stored(1));
+  EXPECT_FALSE(stored(2));
+  const WorkerReport report = worker_->get_finished();
+  ASSERT_EQ(report.saves.size(), 2u);
+  for (const SaveReport& save : report.saves) EXPECT_EQ(save.outcome, SaveOutcome::kDropped);
+  EXPECT_EQ(report.unbound_epoch, 5u);
+  EXPECT_EQ(report.weight_writes, 1u);
+}
+
 TEST_F(StoreWorkerFenceTest, AWriteWhileSealedIsNoNews) {
   const ConnectorMetadata sealed{5, {}, {}};  // bound to nothing
   worker_->start_load_kv(sealed);

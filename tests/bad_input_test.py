@@ -129,7 +129,7 @@ class BadInput(unittest.TestCase):
 
     def test_engine_that_is_not_there(self):
         endpoint = "ipc:///tmp/newmoon-missing/rank0"
-        for command in (["ping"], ["stats"], ["scopes"], ["purge", "--namespace", "x"]):
+        for command in (["ping"], ["fence"], ["stats"], ["scopes"], ["purge", "--namespace", "x"]):
             self.refused("ctl", "--endpoint", endpoint, "--timeout-s", "0.2", *command,
                          names=endpoint)
         self.refused("ctl", "--endpoint", "tcp://127.0.0.1:1", "ping", names="ipc://PATH")

@@ -37,6 +37,12 @@ class FakeBackend final : public LookupBackend {
     ack.floor = std::max(ack.floor, epoch);
     return ack;
   }
+  FenceAck weights_written() override {
+    std::lock_guard lock(mutex_);
+    ++ack.floor;
+    ++ack.weight_writes;
+    return ack;
+  }
   void reset(const ResetRequest& request, std::function<void(Result<ResetAck>)> done) override {
     resets.push_back(request);
     const FenceAck fenced = fence(request.epoch);

@@ -136,6 +136,34 @@ TEST_F(NamedRoles, AnUnannouncedWriteIsSeenBeforeAnythingIsMatched) {
   EXPECT_FALSE(scheduler_->weights_were_written()) << "it is the new scope that is bound now";
 }
 
+// Named again by their digest, the weights find their blocks, but not once nothing names them.
+TEST_F(NamedRoles, AnOperatorsFenceIsSeenBeforeAnythingIsMatched) {
+  identify(1);
+  preload("writer", 2);
+  EXPECT_FALSE(scheduler_->weights_were_written());
+  for (auto& rank : ranks_) rank->worker.weights_written();
+  build();  // asked once a step
+  EXPECT_TRUE(scheduler_->weights_were_written());
+  EXPECT_EQ(match("nobody says which", 2), 0u);
+  EXPECT_TRUE(is_unique());
+  for (auto& rank : ranks_) rank->worker.weights_written();
+  build();
+  EXPECT_TRUE(scheduler_->weights_were_written());
+  identify(1, {2, 2});
+  EXPECT_EQ(match("the digest says", 2), 2 * kBlock);
+}
+
+TEST_F(NamedRoles, AnOperatorsFenceOfOneRankLeavesWeightsThatNothingNames) {
+  identify(1);
+  preload("writer", 2);
+  ranks_[1]->worker.weights_written();
+  build();
+  EXPECT_TRUE(scheduler_->weights_were_written());
+  identify(1, {0, 1});
+  EXPECT_EQ(match("reader", 2), 0u);
+  EXPECT_TRUE(is_unique());
+}
+
 TEST_F(NamedRoles, SilentRanksHoldUpNoMatch) {
   identify(1);
   match("a", 1);

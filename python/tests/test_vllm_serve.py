@@ -25,7 +25,7 @@ import pytest
 pytest.importorskip("vllm")
 
 from mooncake_master import running_store
-from processes import HERE, session_members, wait_until
+from processes import HERE, binary, session_members, wait_until
 from vllm_flow import KV_BLOCKS, PROMPT_TOKENS, connector_on
 
 pytestmark = pytest.mark.nightly
@@ -151,6 +151,11 @@ class Server:
     def change_weights(self, factor: float) -> None:
         self.post("/collective_rpc", {"method": "scale_norms", "args": [factor]})
 
+    def ctl(self, word: str) -> str:
+        (admin,) = self.log.parent.glob("newmoon-*/*-rank0.sock")
+        command = [binary(), "ctl", "--endpoint", f"ipc://{admin}", word]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
     def generated(self) -> int:
         found = re.search(r"^vllm:generation_tokens_total{.*} (\S+)$", self.get("/metrics"), re.M)
         return int(float(found[1])) if found else 0
@@ -249,6 +254,15 @@ def test_a_request_id_may_be_used_again(primed):
 def test_a_reset_leaves_nothing_to_find(primed, entry):
     assert primed.post(entry) == {"success": True}
     assert primed.ask()[:2] == (0, 0)
+
+
+def test_an_operators_fence_leaves_nothing_to_find(primed):
+    said = primed.ctl("fence")
+    assert re.fullmatch(r"fenced, floor \d+; the engine opens a new scope at its next step\n", said)
+    assert primed.ask()[:2] == (0, 0)
+    assert primed.ask()[:2] == (FOUND, 0), "fenced once"
+    primed.push_out()
+    assert primed.ask()[:2] == (0, FOUND), "the new scope is used"
 
 
 @pytest.mark.parametrize("mode", ["abort", "wait", "keep"])
