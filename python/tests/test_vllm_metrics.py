@@ -70,6 +70,7 @@ def test_prometheus_has_them_by_engine():
         ({"newmoon": {}}, DEFAULT),
         ({"newmoon": {"load": False}}, RequestParams(load=False)),
         ({"newmoon": {"save": False, "load": False}}, RequestParams(load=False, save=False)),
+        ({"newmoon": {"weight_version": "step-42"}}, RequestParams(weight_version="step-42")),
     ],
 )
 def test_a_request_may_go_without(asked, understood, caplog, monkeypatch):
@@ -84,6 +85,8 @@ def test_a_request_may_go_without(asked, understood, caplog, monkeypatch):
         ("off", DEFAULT),
         ({"load": 0}, DEFAULT),
         ({"lode": False, "save": False}, RequestParams(save=False)),
+        ({"weight_version": 42, "load": False}, RequestParams(load=False)),
+        ({"weight_version": None}, DEFAULT),
     ],
 )
 def test_what_is_not_understood_is_left_out_and_named(asked, understood, caplog, monkeypatch):
@@ -91,3 +94,21 @@ def test_what_is_not_understood_is_left_out_and_named(asked, understood, caplog,
     assert parse_request_params({"newmoon": asked}) == understood
     (record,) = caplog.records
     assert "ignored" in record.getMessage() and "save" in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("meant_for", "told", "may"),
+    [
+        (None, None, True),
+        (None, "step-42", True),
+        ("step-42", "step-42", True),
+        ("step-42", "step-41", False),
+        ("step-42", None, False),
+        ("", None, False),
+    ],
+)
+def test_weights_of_another_name_or_none_are_not_those_that_were_meant(meant_for, told, may):
+    params = RequestParams(weight_version=meant_for)
+    assert (params.may_load(told), params.may_save(told)) == (may, may)
+    assert not RequestParams(load=False, weight_version=meant_for).may_load(told)
+    assert not RequestParams(save=False, weight_version=meant_for).may_save(told)

@@ -235,6 +235,34 @@ def test_a_request_may_go_without_the_external_cache(primed):
     assert primed.ask(unsaved)[:2] == (0, 0)
 
 
+def test_a_request_may_name_the_weights_that_it_is_meant_for(primed):
+    """Whatever it names, it is computed; the external cache is used only if it is right."""
+
+    def meant_for(version: str) -> dict:
+        return {"kv_transfer_params": {"newmoon": {"weight_version": version}}}
+
+    unsaved = prompt_of(51)
+    primed.change_weights(1.5)  # nobody has named what comes of it
+    _, _, text = primed.ask()
+    primed.ask(unsaved, **meant_for("step-42"))
+    primed.push_out()
+    assert primed.ask(**meant_for("step-42")) == (0, 0, text)
+    assert primed.ask(unsaved)[:2] == (0, 0)
+
+    primed.post("/update_weight_version", {"new_version": "step-42"})
+    primed.push_out()
+    assert primed.ask(**meant_for("step-42")) == (0, FOUND, text)
+    primed.push_out()
+    assert primed.ask(**meant_for("step-41")) == (0, 0, text)
+
+    primed.change_weights(1.0)
+    primed.ask()
+    primed.push_out()
+    assert primed.ask(**meant_for("step-42"))[:2] == (0, 0), "named before the weights changed"
+    primed.push_out()
+    assert primed.ask()[:2] == (0, FOUND)
+
+
 def test_a_request_id_may_be_used_again(primed):
     told = []
     for _ in range(3):

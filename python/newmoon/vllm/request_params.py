@@ -1,6 +1,6 @@
 """What a request may say of the external cache, in its kv_transfer_params:
 
-{"newmoon": {"load": false, "save": false}}
+{"newmoon": {"load": false, "save": false, "weight_version": "step-42"}}
 """
 
 import dataclasses
@@ -16,9 +16,23 @@ logger = init_logger("vllm.newmoon")
 class RequestParams:
     load: bool = True  # look it up, and load what is found
     save: bool = True  # save what it computes
+    # Neither, unless the engine's weights go by this name. A guard and no identity: a request that
+    # comes before its update would name weights that do not compute it.
+    weight_version: str | None = None
+
+    def may_load(self, weight_version: str | None) -> bool:
+        return self.load and self._is_meant_for(weight_version)
+
+    def may_save(self, weight_version: str | None) -> bool:
+        return self.save and self._is_meant_for(weight_version)
+
+    def _is_meant_for(self, weight_version: str | None) -> bool:
+        """`weight_version`: the engine's; None if nobody has named the weights that it has."""
+        return self.weight_version in (None, weight_version)
 
 
 DEFAULT = RequestParams()
+TYPES = {"load": bool, "save": bool, "weight_version": str}
 
 
 def parse_request_params(kv_transfer_params: Any) -> RequestParams:
@@ -35,8 +49,9 @@ def parse_request_params(kv_transfer_params: Any) -> RequestParams:
     if not isinstance(asked, Mapping):
         warn(asked)
         return DEFAULT
-    known = {field.name for field in dataclasses.fields(RequestParams)}
-    good = {name: v for name, v in asked.items() if name in known and type(v) is bool}
+    good: dict[str, Any] = {
+        name: v for name, v in asked.items() if name in TYPES and type(v) is TYPES[name]
+    }
     if len(good) < len(asked):
         warn({name: v for name, v in asked.items() if name not in good})
     return RequestParams(**good)
@@ -44,7 +59,7 @@ def parse_request_params(kv_transfer_params: Any) -> RequestParams:
 
 def warn(what: Any) -> None:
     logger.warning(
-        'newmoon: "newmoon" in kv_transfer_params takes {"load": BOOL, "save": BOOL}; '
-        "ignored: %.200r",
+        'newmoon: "newmoon" in kv_transfer_params takes {"load": BOOL, "save": BOOL, '
+        '"weight_version": TEXT}; ignored: %.200r',
         what,
     )

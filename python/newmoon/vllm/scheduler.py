@@ -57,6 +57,7 @@ class SchedulerSide:
         self.reading_rpcs = frozenset(options.reading_rpcs)
         self.awaited = Awaited()
         self._adapters = Adapters()
+        self._weight_version: str | None = None  # told since the last seal
         self._stats = NewmoonStats()
         self._told_epoch = self._core.epoch  # as many fences are in the stats taken
 
@@ -80,7 +81,7 @@ class SchedulerSide:
     ) -> tuple[int | None, bool]:
         self._fence_after_local_reset()
         if self._core.weights_were_written():
-            self._forget_local_cache()
+            self._forget_weights()
             logger.info("newmoon: weights changed behind the engine; epoch %d", self._core.epoch)
             return None, False  # what was just found in vLLM's own cache is of the old ones
         if not may_use(request):
@@ -88,7 +89,8 @@ class SchedulerSide:
         request_id = request.request_id
         self._requests[request_id] = request
         self._local_tokens[request_id] = num_computed_tokens
-        if request.skip_reading_prefix_cache or not self._params_of(request).load:
+        may_load = self._params_of(request).may_load(self._weight_version)
+        if request.skip_reading_prefix_cache or not may_load:
             return 0, False
         self._identify_if_due()
         tokens = self._core.match(
@@ -165,7 +167,7 @@ class SchedulerSide:
             replace,
             num_computed_tokens,
             output.num_scheduled_tokens[request_id],
-            self._params_of(request).save,
+            self._params_of(request).may_save(self._weight_version),
         )
 
     def update_connector_output(self, output: "KVConnectorOutput") -> None:
@@ -175,7 +177,7 @@ class SchedulerSide:
         for request_id in cancelled:
             self._drop_blocks(self._requests[request_id])
         if must_fence:
-            self._forget_local_cache()
+            self._forget_weights()
 
     def _drop_blocks(self, request: "Request") -> None:
         """What it holds is of other weights, all of it: a fence came before it could begin."""
@@ -269,12 +271,14 @@ class SchedulerSide:
                 MAX_WEIGHT_VERSION_BYTES,
             )
             weight_version = NO_WEIGHT_VERSION
+        named = weight_version not in ("", NO_WEIGHT_VERSION)
+        self._weight_version = weight_version if named else None
         self._core.set_weight_version(weight_version)
 
     def seal(self) -> None:
         self._core.seal()
         self.drop_loaded()
-        self._forget_local_cache()
+        self._forget_weights()
         logger.info("newmoon: sealed, weights may change; epoch %d", self._core.epoch)
 
     def unseal(self) -> None:
@@ -301,6 +305,11 @@ class SchedulerSide:
             request = self._requests.get(request_id)
             if request is not None and request.num_computed_tokens > 0:
                 self._drop_blocks(request)
+
+    def _forget_weights(self) -> None:
+        """Behind a seal: what the weights are is unknown until an update names them."""
+        self._weight_version = None
+        self._forget_local_cache()
 
     def _forget_local_cache(self) -> None:
         """What vLLM's own cache still holds is as old as what the fence left behind."""
