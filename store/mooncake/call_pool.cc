@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <thread>
 #include <utility>
 
@@ -52,11 +53,15 @@ Status CallPool::Call::run() {
     MutexLock lock(mutex_);
     state_ = ran ? State::kDone : State::kDropped;
   }
+  has_ended_.store(true, std::memory_order_release);
   changed_.notify_all();  // not under the mutex, which who wakes up needs
   return ran;
 }
 
-bool CallPool::Call::wait(Time deadline) {
+bool CallPool::Call::wait(Time deadline, Duration awake) {
+  const Time until = std::min(deadline, clock_.now() + awake);
+  while (!has_ended_.load(std::memory_order_acquire) && clock_.now() < until)
+    std::this_thread::yield();
   MutexLock lock(mutex_);
   while (state_ != State::kDone) {
     if (state_ == State::kDropped) return false;

@@ -58,6 +58,26 @@ TEST_F(CallPoolTest, ACallThatNobodyWaitsForAnyMoreIsNotBegun) {
   EXPECT_FALSE(ran);
 }
 
+TEST_F(CallPoolTest, WhoStaysAwakeHearsTheSame) {
+  set_log_sink([](auto...) {});
+  constexpr Duration kAwake = std::chrono::hours(1);
+  CallPool pool(1, "test", clock_);
+  const auto held = std::make_shared<int>(7);
+  EXPECT_TRUE(pool.start([held] {})->wait(later(), kAwake));
+  EXPECT_EQ(held.use_count(), 1);
+  EXPECT_FALSE(pool.start([] { throw std::bad_alloc(); })->wait(later(), kAwake));
+  const auto busy = pool.start([&] { go_.acquire(); });
+  std::atomic<bool> ran{false};
+  EXPECT_FALSE(pool.start([&] { ran = true; })->wait(in(milliseconds(1)), kAwake));
+  // Asleep by the time.
+  EXPECT_FALSE(busy->wait(in(milliseconds(5)), milliseconds(1)));
+  go_.release();
+  EXPECT_TRUE(busy->wait(later(), kAwake));
+  EXPECT_TRUE(pool.start([] {})->wait(later()));
+  EXPECT_FALSE(ran);
+  set_log_sink({});
+}
+
 TEST_F(CallPoolTest, CancelledBeforeItBeginsACallNeverDoes) {
   CallPool pool(1, "test", clock_);
   const auto busy = pool.start([&] { go_.acquire(); });

@@ -21,6 +21,9 @@ namespace {
 
 // Of one caller: one is copied while others are under way.
 constexpr std::size_t kTransfersAtOnce = 3;
+// For the last one, behind which nothing is left to do. It makes puts of 3 MB a tenth faster on
+// two cores; the first ones of many would lose to the calls that they keep from the core.
+constexpr Duration kAwake = std::chrono::milliseconds(1);
 // That copy what is read where it lies. Memory gives little more to more of them.
 constexpr std::size_t kReadersAtOnce = 4;
 constexpr std::uint64_t kReaderBytesMin = 256 << 10;  // that are worth the wake-up of one
@@ -81,14 +84,14 @@ class MooncakeStore::Transfers {
   }
   bool empty() const { return under_way_.empty(); }
   std::size_t size() const { return under_way_.size(); }
-  void finish_first() {
+  void finish_first(Duration awake = Duration::zero()) {
     const UnderWay first = std::move(under_way_.front());
     under_way_.pop_front();
-    const bool done = first.call->wait(deadline_);
+    const bool done = first.call->wait(deadline_, awake);
     finished_(*first.transfer, done);
   }
   void finish() {
-    while (!empty()) finish_first();
+    while (!empty()) finish_first(size() == 1 ? kAwake : Duration::zero());
   }
 
  private:
@@ -265,8 +268,8 @@ ValueRoom MooncakeStore::room_of(const PutItem& item) const {
   const std::uint64_t bytes = stored_bytes(item.header.payload_bytes);
   const bool checksummed = item.checksum || (item.header.flags & ValueHeader::kChecksummed) != 0;
   const bool in_place = checksummed && !item.payload.empty() && session_->holds(item.payload);
-  if (!in_place) return {bytes, bytes};
-  return {item.checksum ? bytes : bytes / 2, payload_offset(item.header.payload_bytes)};
+  if (!in_place) return {bytes, bytes, true};
+  return {bytes, payload_offset(item.header.payload_bytes), item.checksum};
 }
 
 Positions MooncakeStore::admit(std::span<const PutItem> items, std::vector<ValueRoom>& rooms,
@@ -417,7 +420,7 @@ void MooncakeStore::fetch(const Positions& wanted, std::span<const GetItem> item
   std::vector<ValueRoom> rooms(items.size());
   for (const std::size_t position : wanted) {
     const std::uint64_t bytes = stored_bytes(total_bytes(items[position].payload));
-    rooms[position] = {bytes, bytes};
+    rooms[position] = {bytes, bytes, true};
   }
   Transfers under_way(deadline, [&](Transfer& transfer, bool done) {
     for (std::size_t i = 0; i < transfer.positions.size(); ++i) {

@@ -23,8 +23,9 @@ using Positions = std::vector<std::size_t>;
 
 // What an item takes here.
 struct ValueRoom {
-  std::uint64_t weight = 0;        // its bytes; half of them if Mooncake alone reads them
+  std::uint64_t bytes = 0;         // of the value
   std::uint64_t staged_bytes = 0;  // of a payload that is read in place: what is in front
+  bool is_worked_on = false;       // copied or hashed on this side, not by Mooncake alone
 };
 
 // Cuts the items at `positions` into batches that are moved at once: large enough for a call to
