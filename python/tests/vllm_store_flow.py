@@ -181,4 +181,5 @@ if __name__ == "__main__":
         load_format = "dummy" if mode.startswith("dummy") else "auto"
         flow = start(model, store, "digest", f"engine-{mode}", load_format=load_format)
         run(flow, store)
+    flow.close()
     print("FLOW " + json.dumps(flow.steps), flush=True)

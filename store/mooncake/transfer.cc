@@ -19,11 +19,9 @@ constexpr std::uint64_t kBatchBytes = (4 << 20) + (64 << 10);
 // with the master pass while the other half moves. Smaller halves win on some machines, and lose
 // more on others, where to wake a second core up takes 100 us.
 constexpr std::uint64_t kHalfBatchBytes = 2 << 20;
-// Of values that Mooncake alone reads, which it does one after the other, whatever the calls:
-// all that more of them are good for is to speak with the master meanwhile. Measured from 4 to
-// 64 MiB, in one to five calls.
-constexpr std::uint64_t kPassedBatchBytes = (16 << 20) + (128 << 10);
-constexpr std::uint64_t kPassedBatchBytesMin = 8 << 20;
+// Of values that Mooncake alone reads: it copies one after the other, whatever the calls. On two
+// cores calls beside each other cost more than they hide (measured from 4 to 128 MiB).
+constexpr std::uint64_t kPassedBatchBytes = 65 << 20;
 
 // Our own code for a value that was put with success and is not readable.
 constexpr std::int64_t kNotReadable = -1'000'001;
@@ -47,11 +45,6 @@ std::uint64_t worked_batch_bytes(std::uint64_t all, std::uint64_t largest) {
   return std::min(kBatchBytes, (all + largest) / 2);
 }
 
-std::uint64_t passed_batch_bytes(std::uint64_t all, std::uint64_t largest) {
-  if (all <= kPassedBatchBytes) return all;
-  return std::clamp(all / 3 + largest, kPassedBatchBytesMin, kPassedBatchBytes);
-}
-
 }  // namespace
 
 std::vector<Positions> cut_batches(const Positions& positions, std::span<const ValueRoom> rooms,
@@ -65,7 +58,7 @@ std::vector<Positions> cut_batches(const Positions& positions, std::span<const V
     is_worked_on |= rooms[position].is_worked_on;
   }
   const std::uint64_t bytes_max =
-      is_worked_on ? worked_batch_bytes(all, largest) : passed_batch_bytes(all, largest);
+      is_worked_on ? worked_batch_bytes(all, largest) : kPassedBatchBytes;
   std::vector<Positions> batches;
   std::uint64_t bytes = 0;
   std::uint64_t staged = 0;

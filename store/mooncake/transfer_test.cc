@@ -44,8 +44,7 @@ TEST(CutBatches, CopiesOfOneBatchOverlapTheMoveOfAnother) {
 TEST(CutBatches, WhatMooncakeAloneReadsGoesInFewCalls) {
   const ValueRoom passed{kValue, 4096, false};
   EXPECT_EQ(sizes(8, passed), Sizes({8}));
-  EXPECT_EQ(sizes(12, passed), Sizes({5, 5, 2}));
-  EXPECT_EQ(sizes(24, passed), Sizes({8, 8, 8}));
+  EXPECT_EQ(sizes(64, passed), Sizes({32, 32}));
   std::vector<ValueRoom> mixed(8, passed);
   mixed[3].is_worked_on = true;
   EXPECT_GT(cut_batches(first(8), mixed, kStaging).size(), 1u);
