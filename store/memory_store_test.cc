@@ -225,6 +225,15 @@ TEST(RecentMap, ForgetsTheOldest) {
   EXPECT_EQ(*map.find(3), 30);
 }
 
+// One of several threads that put the same keys and remove each other's.
+void put_and_remove(MemoryStore& store, unsigned worker) {
+  const TestBlock block(16 << 10, 7);
+  for (std::uint64_t i = 0; i < 3000; ++i) {
+    EXPECT_TRUE(put_one(store, key_of(1, i), block));
+    EXPECT_TRUE(store.remove(key_of(1, (i * (worker + 1)) % 3000)));
+  }
+}
+
 // Eviction takes an entry off its queue before it takes it out of the index: a remove
 // that comes between the two must leave it to the evictor.
 TEST(MemoryStoreThreads, RemovesAndEvictionsOfTheSameValuesDoNotMeet) {
@@ -233,13 +242,7 @@ TEST(MemoryStoreThreads, RemovesAndEvictionsOfTheSameValuesDoNotMeet) {
   MemoryStore store({.budget_bytes = 1 << 20}, clock, executor);
   std::vector<std::thread> threads;
   for (unsigned worker = 0; worker < 3; ++worker) {
-    threads.emplace_back([&store, worker] {
-      const TestBlock block(16 << 10, 7);
-      for (std::uint64_t i = 0; i < 3000; ++i) {
-        EXPECT_TRUE(put_one(store, key_of(1, i), block));
-        EXPECT_TRUE(store.remove(key_of(1, (i * (worker + 1)) % 3000)));
-      }
-    });
+    threads.emplace_back([&store, worker] { put_and_remove(store, worker); });
   }
   for (std::thread& thread : threads) thread.join();
   for (std::uint64_t i = 0; i < 3000; ++i) ASSERT_TRUE(store.remove(key_of(1, i)));
@@ -268,11 +271,7 @@ TEST(MemoryStoreThreads, PutsFindTheRoomThatOthersJustFreed) {
     for (unsigned worker = 0; worker < 3; ++worker) {
       threads.emplace_back([&store, worker] {
         run_on_first_cpu();
-        const TestBlock block(16 << 10, 7);
-        for (std::uint64_t i = 0; i < 3000; ++i) {
-          ASSERT_TRUE(put_one(store, key_of(1, i), block));
-          ASSERT_TRUE(store.remove(key_of(1, (i * (worker + 1)) % 3000)));
-        }
+        put_and_remove(store, worker);
       });
     }
     for (std::thread& thread : threads) thread.join();

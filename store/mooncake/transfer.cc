@@ -34,10 +34,6 @@ std::uint64_t room_of(std::uint64_t bytes) {
          StagingArena::kAlignment;
 }
 
-}  // namespace
-
-namespace {
-
 // Of a batch of `all` bytes, with the largest value of so many.
 std::uint64_t worked_batch_bytes(std::uint64_t all, std::uint64_t largest) {
   if (all < 2 * kHalfBatchBytes) return all;
