@@ -13,6 +13,7 @@ STAGES=(
   "verify    verify/run.sh --full"
   "asan      ./dev asan"
   "tsan      ./dev tsan"
+  "late      ./dev late"
   "test-install ./dev test-install"
   "test-vllm ./dev test-vllm"
   "vllm-example ./dev vllm-example"

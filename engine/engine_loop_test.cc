@@ -30,6 +30,16 @@ class EngineLoopTest : public ::testing::Test {
     input.max_tokens = max_tokens;
     return input;
   }
+  // Returns once the loop stands still inside a task; what is posted from then on runs together,
+  // after `release`.
+  void hold_loop(std::promise<void>& release) {
+    const auto begun = std::make_shared<std::promise<void>>();
+    loop_->post([begun, held = release.get_future().share()](EngineCore&) {
+      begun->set_value();
+      held.wait();
+    });
+    begun->get_future().wait();
+  }
   // The whole output, once it has finished.
   struct Generation {
     std::vector<Token> tokens;
@@ -121,24 +131,17 @@ TEST_F(EngineLoopTest, PauseResetAndResumeWhileGenerating) {
 
 TEST_F(EngineLoopTest, CallThatTheEngineDoesNotGetToEndsByItsDeadline) {
   std::promise<void> release;
-  std::shared_future<void> released = release.get_future();
-  loop_->post([released](EngineCore&) { released.wait(); });
+  hold_loop(release);
   const auto answer = loop_->call<int>([](EngineCore&) { return 1; }, 1ms);
   ASSERT_FALSE(answer.has_value());
   EXPECT_EQ(answer.error().code, Code::kDeadline);
   release.set_value();
 }
 
-// The loop is held inside a task, so that the request is taken in but not begun when
-// the stop arrives.
+// The request is taken in but not begun when the stop arrives.
 TEST_F(EngineLoopTest, StopEndsARequestThatHasNotBegun) {
-  std::promise<void> begun;
   std::promise<void> release;
-  loop_->post([&begun, held = release.get_future().share()](EngineCore&) {
-    begun.set_value();
-    held.wait();
-  });
-  begun.get_future().wait();
+  hold_loop(release);
   std::vector<std::future<Generation>> taken;
   taken.push_back(generate(input("first", 240)));
   std::thread stopper([this] { loop_->stop(); });  // lint: allow thread, stop blocks
@@ -232,7 +235,7 @@ TEST_F(EngineLoopTest, AFenceThatThrowsHalfWayEndsTheEngine) {
 
 TEST_F(EngineLoopTest, AnIdIsInUseUntilItsEndHasBeenTold) {
   std::promise<void> release;
-  loop_->post([held = release.get_future().share()](EngineCore&) { held.wait(); });
+  hold_loop(release);
   std::future<Generation> first = generate(input("r", 4));
   loop_->abort_requests({"r"});
   std::future<Generation> second = generate(input("r", 4));  // before the first has heard
