@@ -1,4 +1,4 @@
-"""Models for the tests with an engine."""
+"""Models for the tests with an engine, and the logs of the flows when one fails."""
 
 import os
 import pathlib
@@ -6,6 +6,23 @@ import subprocess
 import sys
 
 import pytest
+
+from processes import flow_logs
+
+SHOWN_LOG = 20_000  # characters of a flow's log, the last ones
+
+
+@pytest.fixture(scope="module", autouse=True)
+def only_flow_logs_of_this_module():
+    flow_logs.clear()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    if report.failed:
+        report.sections += [(f"log of {name}", log[-SHOWN_LOG:]) for name, log in flow_logs]
+    return report
 
 
 @pytest.fixture(scope="session")

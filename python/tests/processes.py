@@ -8,12 +8,18 @@ import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TextIO
 
 import pytest
 
 HERE = pathlib.Path(__file__).parent
+
+# Of the flows that a module's tests are about: name, and what all processes of it wrote. Shown with
+# each test that fails (conftest.py), since what a check finds wrong may have been logged long before.
+flow_logs: list[tuple[str, str]] = []
 
 
 def binary() -> str:
@@ -80,29 +86,37 @@ def run_flow(
     environment["PYTHONPATH"] = os.pathsep.join(paths)
     if base is not None:
         environment["VLLM_RPC_BASE_PATH"] = base
-    process = subprocess.Popen(
-        [sys.executable, script, *arguments],
-        cwd=HERE,
-        env=os.environ | environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        text=True,
-    )
-    try:
-        said, logged = process.communicate(timeout=600)
-        told = [line for line in said.splitlines() if line.startswith("FLOW ")]
-        assert process.returncode == 0 and told, said[-4000:] + logged[-8000:]
-        wait_until(lambda: not session_members(process.pid), "its processes were to end")
-    finally:
-        for member in session_members(process.pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(member, signal.SIGKILL)
+    # Files, which are there to be shown when a process hangs, too.
+    with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as logged:
+        process = subprocess.Popen(
+            [sys.executable, script, *arguments],
+            cwd=HERE,
+            env=os.environ | environment,
+            stdout=said,
+            stderr=logged,
+            start_new_session=True,
+        )
+        try:
+            code = process.wait(timeout=600)
+            wait_until(lambda: not session_members(process.pid), "its processes were to end")
+        finally:
+            for member in session_members(process.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(member, signal.SIGKILL)
+            out, err = (text_of(file) for file in (said, logged))
+            flow_logs.append((" ".join([script, *arguments[1:]]), out + err))
+    told = [line for line in out.splitlines() if line.startswith("FLOW ")]
+    assert code == 0 and told, f"{script} ended with code {code}; its log is shown below"
     return json.loads(told[0].removeprefix("FLOW "))
 
 
-def wait_until(holds, what: str) -> None:
-    deadline = time.monotonic() + 60
+def text_of(file: TextIO) -> str:
+    file.seek(0)
+    return file.read()
+
+
+def wait_until(holds: Callable[[], bool], what: str, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, what
         time.sleep(0.1)
@@ -114,6 +128,21 @@ def wait_until_halted(pid: int) -> None:
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline and not thread_states(pid) <= set("TZX"):
         time.sleep(0.001)
+
+
+def wait_until_asleep(pid: int) -> None:
+    """Its first thread waits, and has not run for a while."""
+
+    def runs() -> list[str]:
+        lines = pathlib.Path(f"/proc/{pid}/task/{pid}/status").read_text().splitlines()
+        return [line for line in lines if line.startswith("State:\tR") or "ctxt_switches" in line]
+
+    def sleeps() -> bool:
+        before = runs()
+        time.sleep(0.3)
+        return len(before) == 2 and runs() == before
+
+    wait_until(sleeps, "it was to sleep")
 
 
 def thread_states(pid: int) -> set[str]:
