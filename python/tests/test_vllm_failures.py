@@ -95,8 +95,10 @@ def test_ranks_that_stop_and_die(tiny_model):
     assert told["after reset"]["cached"] == 0
     assert told["after reset"]["tokens"] == told["cold"]["tokens"]
     assert told["again"]["external"] == FOUND
-    # vLLM ends with its first dead rank, but a reset that meets that does not hang.
-    assert told["reset while killed"]["answer"] in (True, "EngineDeadError")
+    # vLLM ends with its first dead rank, and a reset that meets that is answered or the engine, in
+    # which all that is ours of a reset runs, is over. What vLLM's client does then is its own.
+    ends = (True, "EngineDeadError", "none from an engine that ended")
+    assert told["reset while killed"]["answer"] in ends
     assert told["reset while killed"]["seconds"] < RESET_LIMIT_S
     assert told["killed"]["ended"] == "EngineDeadError"
 

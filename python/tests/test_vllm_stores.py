@@ -7,7 +7,7 @@ import tempfile
 import pytest
 
 import newmoon
-from processes import binary, run_flow, running
+from processes import binary, run_flow, running, wait_until
 
 pytest.importorskip("vllm")
 
@@ -132,6 +132,55 @@ def test_an_engine_that_ended_holds_nothing(scopes):
     for scope in scopes:
         assert scope["holders"] == [] and scope["blocks"] >= FOUND // 128
         assert "namespace=run-7" in scope["description"] and "weights=digest:" in scope["description"]
+
+
+def test_an_engine_that_is_killed_is_forgotten_when_its_lease_is_over(tiny_model, store, folder):
+    run_flow("vllm_store_flow.py", tiny_model, "killed", store, base=folder)
+    with newmoon.open_store(store) as opened:
+
+        def holders():
+            return [name for scope in opened.scopes() for name in scope["holders"]]
+
+        assert any(name.startswith("engine-killed@") for name in holders()), "it was killed too late"
+        wait_until(lambda: not holders(), "the lease was to end", seconds=60 + 30)
+
+
+# --- ctl fence, on two ranks ---
+
+
+@pytest.fixture(scope="module")
+def fenced(tiny_model, store, folder):
+    return run_flow("vllm_store_flow.py", tiny_model, "fenced", store, base=folder)
+
+
+def test_the_fenced_ranks_had_something_to_find(fenced):
+    assert (fenced["A external"]["local"], fenced["A external"]["external"]) == (0, FOUND)
+    assert same(fenced["A external"], fenced["A local"])
+    for name, ranks in (("B", "01"), ("A back", "01"), ("C", "1"), ("D", "0")):
+        said = fenced[f"fence {name}"]
+        assert sorted(said) == list(ranks) and all(one["code"] == 0 for one in said.values()), said
+        assert fenced[f"{name}, local"]["local"] == FOUND
+
+
+@pytest.mark.parametrize("weights", ["B", "C", "D"])
+def test_a_fence_of_ranks_leaves_nothing_old_to_find_on_any(fenced, weights):
+    """B: both were fenced. C and D: one of them, which is enough to be right."""
+    step = fenced[weights]
+    assert step["cached"] == step["local"] == step["external"] == 0
+    assert step["loaded"] == [0, 0]
+    assert all(step["logprobs"] != fenced[name]["logprobs"] for name in ("A cold", "A local"))
+
+
+def test_after_a_fence_of_ranks_requests_are_computed_with_what_the_ranks_have_now(fenced):
+    assert fenced["reset"]["answer"] is True and fenced["D cold"]["cached"] == 0
+    assert same(fenced["D"], fenced["D cold"])
+
+
+def test_both_ranks_find_blocks_of_weights_that_are_back_behind_a_fence_of_each(fenced):
+    back = fenced["A back"]
+    assert (back["local"], back["external"]) == (0, FOUND)
+    assert back["loaded"] == [FOUND // 128] * 2
+    assert same(back, fenced["A local"])
 
 
 # --- mooncake:// ---

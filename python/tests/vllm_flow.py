@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-from processes import wait_until
+from processes import wait_until, wait_until_asleep
 
 os.environ |= {
     "HF_HUB_OFFLINE": "1",
@@ -169,8 +169,15 @@ class Flow:
             time.sleep(0.2)
 
     def close(self) -> None:
-        """As it ends by itself, but with more than vLLM's 5 s, after which it kills its processes."""
+        """As it ends by itself, but with more than vLLM's 5 s, after which it kills its processes, and
+        not before the engine sleeps: a SIGTERM that comes on its way to wait for work is not looked
+        at until there is some. Python checks for signals before that wait, not at its beginning."""
+        wait_until_asleep(self.engine_pid())
         self.llm.llm_engine.engine_core.shutdown(timeout=60)
+
+    def engine_pid(self) -> int:
+        (process,) = self.llm.llm_engine.engine_core.resources.engine_manager.processes
+        return process.pid
 
     def change_weights(self, factor: float, rpc: str = "scale_norms_unseen") -> None:
         assert self.llm.collective_rpc(rpc, args=(factor,))[0] > 0

@@ -7,6 +7,7 @@ STORE is the folder of its log then.
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import time
@@ -18,7 +19,7 @@ from vllm_flow import Flow
 
 NAMESPACE = "run-7"
 B, C = 1.5, 2.0  # other weights, as factors of norms; 1.0 is what was loaded
-READING = ["connector_stats", "load_norms_unseen"]
+READING = ["connector_stats", "load_norms_unseen", "pid", "scale_norms_unseen"]
 
 
 class WorkerExtension(vllm_flow.WorkerExtension):
@@ -37,6 +38,9 @@ class WorkerExtension(vllm_flow.WorkerExtension):
             scaled.append((name, parameter.newmoon_original * ramp))
         model.load_weights(scaled)
         return len(scaled)
+
+    def pid(self) -> int:
+        return os.getpid()
 
 
 def start(model: str, store: str, identity: str, engine_id: str, **options) -> Flow:
@@ -98,6 +102,37 @@ def run_dummy_again(flow: Flow, store: str) -> None:
     flow.ask("random, same")
 
 
+def run_fenced(flow: Flow, store: str) -> None:
+    """Weights that two ranks write where nobody sees it, and `newmoon ctl fence` on each of them."""
+    flow.wait_for_stores()
+    flow.ask("A cold")
+    flow.ask("A local")
+    flow.push_out()
+    flow.ask("A external")
+    for name, factor, fenced in (("B", B, (0, 1)), ("A back", 1.0, (1, 0)), ("C", C, (1,)), ("D", 2.5, (0,))):
+        flow.wait_for_saves()
+        flow.change_weights(factor)  # no RPC that is taken for one that writes
+        flow.steps[f"fence {name}"] = {rank: newmoon_ctl(flow, "fence", rank) for rank in fenced}
+        before = flow.llm.collective_rpc("connector_stats")
+        flow.ask(name)
+        after = flow.llm.collective_rpc("connector_stats")
+        flow.steps[name]["loaded"] = [
+            now["loaded_blocks"] - then["loaded_blocks"]
+            for then, now in zip(before, after, strict=True)
+        ]
+        flow.ask(f"{name}, local")
+    flow.reset("reset", reset_connector=True)
+    flow.ask("D cold")
+
+
+def run_killed(flow: Flow, store: str) -> None:
+    """All of the engine at once, with what it holds."""
+    flow.ask("first")
+    flow.wait_for_saves()
+    for pid in (*flow.llm.collective_rpc("pid"), flow.engine_pid()):
+        os.kill(pid, signal.SIGKILL)
+
+
 def run_mooncake(flow: Flow, master: MooncakeMaster) -> None:
     flow.ask("A cold")
     flow.ask("A local")
@@ -143,10 +178,10 @@ def label_weights(flow: Flow) -> None:
         flow.wait_for_saves()
 
 
-def endpoint(flow: Flow) -> str:
+def endpoint(flow: Flow, rank: int = 0) -> str:
     setup = flow.llm.llm_engine.vllm_config.kv_transfer_config
     folder = pathlib.Path(os.environ["VLLM_RPC_BASE_PATH"])
-    (socket,) = folder.glob(f"newmoon-*/{setup.engine_id}*-rank0.sock")
+    (socket,) = folder.glob(f"newmoon-*/{setup.engine_id}*-rank{rank}.sock")
     return f"ipc://{socket}"
 
 
@@ -155,9 +190,9 @@ def newmoon(*command: str) -> dict:
     return {"code": done.returncode, "out": done.stdout, "error": done.stderr}
 
 
-def newmoon_ctl(flow: Flow, word: str) -> dict:
-    json_flag = [] if word == "ping" else ["--json"]
-    return newmoon("ctl", "--endpoint", endpoint(flow), word, *json_flag)
+def newmoon_ctl(flow: Flow, word: str, rank: int = 0) -> dict:
+    json_flag = ["--json"] if word in ("stats", "scopes") else []
+    return newmoon("ctl", "--endpoint", endpoint(flow, rank), word, *json_flag)
 
 
 def newmoon_purge(store: str) -> dict:
@@ -177,9 +212,15 @@ if __name__ == "__main__":
             "again": run_again,
             "dummy": run_dummy,
             "dummy-again": run_dummy_again,
+            "fenced": run_fenced,
+            "killed": run_killed,
         }[mode]
         load_format = "dummy" if mode.startswith("dummy") else "auto"
-        flow = start(model, store, "digest", f"engine-{mode}", load_format=load_format)
+        ranks = 2 if mode == "fenced" else 1
+        flow = start(model, store, "digest", f"engine-{mode}", load_format=load_format, ranks=ranks)
         run(flow, store)
-    flow.close()
+    if mode != "killed":
+        flow.close()
     print("FLOW " + json.dumps(flow.steps), flush=True)
+    if mode == "killed":  # a dead engine has nothing left to shut down
+        os._exit(0)
