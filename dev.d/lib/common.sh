@@ -72,7 +72,7 @@ ctest_figures() {  # PRESET
 # Tests that bring Mooncake's wheel and a Python into the process. Neither is built for a
 # sanitizer, which then accuses them instead of us, nor stands it that its own threads are held
 # up; MooncakeStoreTest has our half.
-REAL_MOONCAKE='^MooncakeReal\.|^MooncakeFaultsTest\.|^HotCopiesTest\.|^StuckKeysTest\.|/mooncake( |$)|^\w+\.mooncake$'
+REAL_MOONCAKE='^MooncakeReal\.|^MooncakeFaultsTest\.|^HotCopiesTest\.|^StuckKeysTest\.|/mooncake( |$)|^[a-z_]+\.mooncake$'
 
 # A build under a sanitizer with its tests, as a gate of the same name.
 sanitizer_gate() {  # PRESET
