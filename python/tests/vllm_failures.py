@@ -1,7 +1,8 @@
-"""Real vLLM while stores and ranks die, told as JSON: vllm_failures.py MODEL multi|store|ranks ...
+"""Real vLLM while stores and ranks die, told as JSON: vllm_failures.py MODEL MODE ...
 
 multi ENDPOINT PID, store ENDPOINT PID: ours over a store server, inside MultiConnector or alone;
-the server is stopped and killed. ranks: two ranks, one of which is stopped and killed.
+the server is stopped and killed. ranks: two ranks, one of which is stopped and killed; ranks-in-a-step: killed in a
+step.
 """
 
 import json
@@ -181,10 +182,21 @@ def run_with_ranks(flow: FailureFlow) -> dict[str, dict]:
     return flow.steps
 
 
+def run_with_a_rank_killed_in_a_step(flow: FailureFlow) -> dict[str, dict]:
+    flow.ask("cold")
+    pids = flow.llm.collective_rpc("pid")
+    flow.send(vllm_flow.prompt_of(5), tokens=200)
+    time.sleep(0.3)  # it generates for longer than that
+    os.kill(pids[1], signal.SIGKILL)
+    flow.timed_reset("reset while killed")
+    return flow.steps
+
+
 if __name__ == "__main__":
     model, mode, *arguments = sys.argv[1:]
-    if mode == "ranks":
-        told = run_with_ranks(FailureFlow(model, ours(reset_timeout_s=RESET_TIMEOUT_S), 2))
+    with_ranks = {"ranks": run_with_ranks, "ranks-in-a-step": run_with_a_rank_killed_in_a_step}
+    if mode in with_ranks:
+        told = with_ranks[mode](FailureFlow(model, ours(reset_timeout_s=RESET_TIMEOUT_S), 2))
     else:
         endpoint, server = arguments
         # So long that a busy machine is not taken for a dead store.
@@ -197,5 +209,5 @@ if __name__ == "__main__":
         told = run_with_store(flow, int(server))
         flow.close()
     print("FLOW " + json.dumps(told), flush=True)
-    if mode == "ranks":  # a dead engine has nothing left to shut down
+    if mode in with_ranks:  # a dead engine has nothing left to shut down
         os._exit(0)
