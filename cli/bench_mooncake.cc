@@ -43,7 +43,7 @@ Status check_codes(const char* what, const Status& status, std::span<const std::
 // Who moves the same bytes, in memory that both know (KvStore::register_memory).
 enum class Side : std::uint8_t {
   kOurs,        // keys of ours alone, as under identity unique; with the checksums that
-                // staging has computed, as saves from vLLM come
+                // staging has computed and room in front, as saves from vLLM come
   kOursShared,  // the same, but keys that others may be writing
   kWheel,
   kOursHashed,  // keys of ours, the checksums computed by the put
@@ -72,7 +72,8 @@ class TransferBench {
         bytes_(value_bytes),
         batch_(batch),
         runs_(runs),
-        calls_(std::max<std::size_t>(1, kRunBytes / (value_bytes * batch))) {
+        calls_(std::max<std::size_t>(1, kRunBytes / (value_bytes * batch))),
+        room_(store.front_room_for(value_bytes)) {
     for (std::size_t i = 0; i < calls_ * batch_; ++i) {
       const ConstFragment payload = value(i);
       checksums_.push_back(checksum_of({&payload, 1}));
@@ -146,7 +147,8 @@ class TransferBench {
     return (call + ahead) % calls_ * batch_ + i;
   }
   MutableByteView value(std::size_t i, bool known = true) const {
-    return {(known ? memory_.known : memory_.unknown).data() + i * bytes_, bytes_};
+    if (!known) return {memory_.unknown.data() + i * bytes_, bytes_};
+    return {memory_.known.data() + i * (room_ + bytes_) + room_, bytes_};
   }
   Key key(Side side, std::size_t call, std::size_t i) const {
     return {numbered_scope(static_cast<std::uint8_t>(side)), {}, numbered_hash(call * batch_ + i)};
@@ -170,7 +172,8 @@ class TransferBench {
       ValueHeader header = make_header(key, {}, bytes_);
       if (known) set_checksum(header, checksums_[slot(side, call, i)]);
       items.push_back({key, header, std::span(&payloads[i], 1), /*checksum=*/!known,
-                       /*sole_writer=*/side != Side::kOursShared});
+                       /*sole_writer=*/side != Side::kOursShared,
+                       side == Side::kOursCopied ? 0 : room_});
     }
     for (const Status& status : store_.put(items)) {
       if (!status) return status;
@@ -230,6 +233,7 @@ class TransferBench {
   const std::size_t batch_;
   const int runs_;
   const std::size_t calls_;
+  const std::size_t room_;  // in front of a value in memory that the store knows
   std::mt19937 random_{1};
   std::vector<std::uint64_t> checksums_;
 };
@@ -263,7 +267,7 @@ Result<std::vector<MooncakeTransferRow>> MooncakeBench::transfers(
     std::span<const std::size_t> value_bytes, std::span<const std::size_t> batches, int runs) {
   const std::size_t bytes =
       std::max(kRunBytes, std::ranges::max(value_bytes) * std::ranges::max(batches));
-  const auto known = std::make_shared<Bytes>(bytes, 1);
+  const auto known = std::make_shared<Bytes>(bytes + bytes / 16, 1);
   store_->register_memory(known, *known);
   Bytes unknown(bytes, 1);
   const Memory memory{*known, unknown};

@@ -249,7 +249,8 @@ StoreWorker::PutBatch StoreWorker::admitted(std::span<const SaveJob> jobs,
     ValueHeader header = make_header(key, options_.layout, memory_.block_bytes());
     const auto known = checksum_ ? memory_.checksum(block.block) : std::nullopt;
     if (known) set_checksum(header, *known);
-    batch.items.push_back({key, header, payload, checksum_ && !known, options_.sole_writer});
+    batch.items.push_back({key, header, payload, checksum_ && !known, options_.sole_writer,
+                           memory_.front_room(block.block)});
     batch.jobs.push_back(job);
   }
   return batch;

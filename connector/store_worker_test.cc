@@ -146,6 +146,12 @@ TEST_F(StoreWorkerTest, AChecksumThatTheMemoryKnowsIsNotComputedAgain) {
   EXPECT_EQ(stored(1)->header.checksum, 4711u);
 }
 
+TEST_F(StoreWorkerTest, TheStoreIsToldOfTheRoomInFrontOfABlock) {
+  memory_.room = 4096;
+  preload({1});
+  EXPECT_EQ(store_.put_front_room, 4096u);
+}
+
 TEST_F(StoreWorkerTest, AFullStoreDropsTheSave) {
   store_.put_error = Error{Code::kBusy, "full"};
   worker_->wait_for_save(step_with(save_job(7, 1, {1, 2, 3})));

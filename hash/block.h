@@ -21,6 +21,11 @@ class BlockMemory {
   // This rank's bytes of a block, in payload order; always the same lengths.
   virtual std::vector<Fragment> fragments(BlockId block) = 0;
   virtual std::uint64_t block_bytes() const = 0;  // the sum of those lengths
+  // Bytes in front of a block's first fragment that who reads the block may write to.
+  virtual std::size_t front_room(BlockId block) const {
+    (void)block;
+    return 0;
+  }
   // XXH3-64 of the block's bytes, if it is known without reading them.
   virtual std::optional<std::uint64_t> checksum(BlockId block) const {
     (void)block;

@@ -38,6 +38,9 @@ class CircuitBreakerStore final : public KvStore {
 
   CircuitBreaker::Figures figures() const { return breaker_.figures(); }
 
+  std::size_t front_room_for(std::uint64_t payload_bytes) const override {
+    return inner_->front_room_for(payload_bytes);
+  }
   void register_memory(std::shared_ptr<const void> owner, ByteView memory) override {
     inner_->register_memory(std::move(owner), memory);
   }

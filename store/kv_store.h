@@ -36,6 +36,9 @@ struct PutItem {
   // Only this process writes the key, since its scope is unique to it: a backend need not
   // look whether somebody else is in the middle of it.
   bool sole_writer = false;
+  // Bytes in front of the payload's first fragment, of the same registered memory, that the store
+  // may write to for as long as it may read the payload: one piece is cheaper to move than two.
+  std::size_t front_room = 0;
 };
 
 struct GetItem {
@@ -93,6 +96,11 @@ class KvStore {
   // over what the memory holds by then. A backend without a use for it takes no notice.
   virtual void register_memory(std::shared_ptr<const void> owner, ByteView memory) {
     (void)owner, (void)memory;
+  }
+  // PutItem::front_room that a payload of so many bytes in registered memory should have.
+  virtual std::size_t front_room_for(std::uint64_t payload_bytes) const {
+    (void)payload_bytes;
+    return 0;
   }
 
   // One result an item, in order. kMiss: not there. kCorrupt: there, but its

@@ -32,10 +32,12 @@ class FakeStore final : public KvStore {
   std::uint64_t left_behind = 0;      // blocks that remove_all() does not see
   bool atomic_reads = false;
   std::vector<std::size_t> put_sizes;  // items of each call
+  std::size_t put_front_room = 0;      // of the last item
 
   std::vector<Status> put(std::span<const PutItem> items) override {
     before_put();
     put_sizes.push_back(items.size());
+    put_front_room = items.back().front_room;
     std::vector<Status> statuses;
     for (const PutItem& item : items) statuses.push_back(put_one(item));
     return statuses;

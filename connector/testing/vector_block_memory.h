@@ -22,6 +22,7 @@ class VectorBlockMemory final : public BlockMemory {
   }
   std::uint64_t block_bytes() const override { return 2 * keys_.front().size(); }
   std::optional<std::uint64_t> checksum(BlockId) const override { return known_checksum; }
+  std::size_t front_room(BlockId) const override { return room; }
 
   // As a forward pass with weights `value` would leave the block.
   void fill(BlockId block, std::uint8_t value) {
@@ -37,6 +38,7 @@ class VectorBlockMemory final : public BlockMemory {
   }
 
   std::optional<std::uint64_t> known_checksum;  // of every block, if set
+  std::size_t room = 0;                         // told only: no memory is there
 
  private:
   std::vector<Bytes> keys_;

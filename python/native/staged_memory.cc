@@ -16,12 +16,14 @@ std::uint64_t sum_bytes(const std::vector<StagedMemory::Region>& regions) {
 }  // namespace
 
 StagedMemory::StagedMemory(std::vector<Region> regions, std::size_t block_count,
-                           std::size_t slot_count, bool checksum)
+                           std::size_t slot_count, bool checksum, std::size_t front_room)
     : regions_(std::move(regions)),
       block_count_(block_count),
       block_bytes_(sum_bytes(regions_)),
       slot_count_(slot_count),
-      slots_(std::make_shared_for_overwrite<std::uint8_t[]>(slot_count * block_bytes_)),
+      front_room_(front_room),
+      slot_stride_(front_room + block_bytes_),
+      slots_(std::make_shared_for_overwrite<std::uint8_t[]>(slot_count * slot_stride_)),
       checksums_(checksum ? slot_count : 0) {
   free_.reserve(slot_count);
   for (std::size_t i = slot_count; i > 0; --i) {
@@ -64,11 +66,11 @@ std::optional<std::uint64_t> StagedMemory::checksum(BlockId id) const {
 void StagedMemory::release(BlockId slot) { free_.push_back(slot); }
 
 std::pair<std::shared_ptr<const void>, ByteView> StagedMemory::slots() const {
-  return {slots_, {slots_.get(), slot_count_ * block_bytes_}};
+  return {slots_, {slots_.get(), slot_count_ * slot_stride_}};
 }
 
 MutableByteView StagedMemory::slot(BlockId id) {
-  return {slots_.get() + slot_index(id) * block_bytes_, block_bytes_};
+  return {slots_.get() + slot_index(id) * slot_stride_ + front_room_, block_bytes_};
 }
 
 }  // namespace newmoon

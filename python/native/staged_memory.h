@@ -32,14 +32,15 @@ class StagedMemory final : public BlockMemory {
   };
   // The regions' memory must outlive this. Slots are allocated at once and touched when
   // they are used first. `checksum`: stage() computes that of each block while it copies,
-  // which costs less than to read the slot once more when it is saved.
+  // which costs less than to read the slot once more when it is saved. `front_room`: of a slot.
   StagedMemory(std::vector<Region> regions, std::size_t block_count, std::size_t slot_count,
-               bool checksum);
+               bool checksum, std::size_t front_room = 0);
 
   std::uint64_t block_bytes() const override { return block_bytes_; }
   std::vector<Fragment> fragments(BlockId block) override;
   // Of a slot: of what was staged.
   std::optional<std::uint64_t> checksum(BlockId id) const override;
+  std::size_t front_room(BlockId id) const override { return is_block(id) ? 0 : front_room_; }
 
   bool is_block(BlockId id) const;
   // Copies a block; the slot's id is no block's. nullopt: no slot is free.
@@ -59,6 +60,8 @@ class StagedMemory final : public BlockMemory {
   const std::size_t block_count_;
   const std::uint64_t block_bytes_;
   const std::size_t slot_count_;
+  const std::size_t front_room_;
+  const std::size_t slot_stride_;
   const std::shared_ptr<std::uint8_t[]> slots_;
   std::vector<std::uint64_t> checksums_;  // by slot; empty: not asked for
   std::vector<BlockId> free_;

@@ -87,6 +87,25 @@ TEST(StagedMemory, AllSlotsLieInOnePieceThatMayOutliveIt) {
   EXPECT_TRUE(std::ranges::search(slots, bytes));  // read after its end: asan
 }
 
+TEST(StagedMemory, SlotsHaveTheRoomInFrontThatTheyWereAskedFor) {
+  Bytes storage(8);
+  std::iota(storage.begin(), storage.end(), std::uint8_t{0});
+  StagedMemory memory({{storage.data(), 2, 2}}, 4, 2, true, 100);
+  EXPECT_EQ(memory.front_room(2), 0u) << "the engine's memory";
+  const auto [owner, slots] = memory.slots();
+  ASSERT_EQ(slots.size(), 2 * 102u);
+  const BlockId first = *memory.stage(1);
+  const BlockId second = *memory.stage(2);
+  for (const BlockId slot : {second, first}) {
+    EXPECT_EQ(memory.front_room(slot), 100u);
+    const Fragment staged = memory.fragments(slot).at(0);
+    ASSERT_GE(staged.data() - 100, slots.data());
+    std::ranges::fill(Fragment(staged.data() - 100, 100), std::uint8_t{0xEE});
+  }
+  EXPECT_THAT(memory.fragments(first).at(0), ::testing::ElementsAre(2, 3));
+  EXPECT_THAT(memory.fragments(second).at(0), ::testing::ElementsAre(4, 5));
+}
+
 TEST(StagedMemory, TheNullBlockIsNoBlock) {
   TwoLayers layers;
   EXPECT_FALSE(layers.memory.is_block(kNullBlock));

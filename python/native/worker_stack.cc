@@ -56,7 +56,8 @@ Status WorkerStack::open() {
   const bool with_checksums = StoreWorker::uses_checksums(options_.checksum, *store_);
   try {
     memory_ = std::make_unique<StagedMemory>(options_.regions, options_.block_count,
-                                             options_.staging_bytes / block_bytes, with_checksums);
+                                             options_.staging_bytes / block_bytes, with_checksums,
+                                             store_->front_room_for(block_bytes));
   } catch (const std::bad_alloc&) {
     return fail(Code::kUnavailable, "staging_bytes " + std::to_string(options_.staging_bytes) +
                                         ": this machine gives no such memory; ask for less");

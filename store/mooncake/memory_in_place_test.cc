@@ -51,6 +51,35 @@ TEST_F(RegisteredMemoryTest, APayloadInItIsReadWhereItIs) {
   EXPECT_LT(memory_.use_count(), before);
 }
 
+TEST_F(RegisteredMemoryTest, WithRoomInFrontOfItAllIsOnePiece) {
+  for (const std::size_t bytes : {100, 300'000}) {
+    const std::size_t room = store().front_room_for(bytes);
+    const Key key = key_of(1, bytes);
+    const auto memory = std::make_shared<Bytes>(room + bytes, 0xEE);
+    std::ranges::copy(TestBlock(bytes, key.block.event_int()).bytes(), memory->begin() + room);
+    store().register_memory(memory, *memory);
+    const ConstFragment payload = ByteView(*memory).subspan(room);
+    PutItem put{key, make_header(key, test_layout(), bytes), {&payload, 1}};
+    put.front_room = room;
+    ASSERT_TRUE(store().put({&put, 1}).at(0));
+    {
+      MutexLock lock(fake_.mutex);
+      const auto& pieces = fake_.pieces.at(key.to_string());
+      ASSERT_EQ(pieces.size(), 1u);
+      EXPECT_EQ(pieces[0].data, memory->data());
+      EXPECT_EQ(pieces[0].bytes, memory->size());
+    }
+    EXPECT_TRUE(check_one(store(), key, bytes)) << bytes;
+    // Too little room is none.
+    put.key = key_of(2, bytes);
+    put.header = make_header(put.key, test_layout(), bytes);
+    put.front_room = room - 1;
+    ASSERT_TRUE(store().put({&put, 1}).at(0));
+    MutexLock lock(fake_.mutex);
+    EXPECT_EQ(fake_.pieces.at(put.key.to_string()).size(), 2u);
+  }
+}
+
 TEST_F(RegisteredMemoryTest, WhatIsNotAllInItOrHasNoChecksumIsCopied) {
   store().register_memory(memory_, ByteView(*memory_).first(99));
   EXPECT_THAT(pieces_in_place(item(1)), ::testing::ElementsAre(false));

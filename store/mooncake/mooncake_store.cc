@@ -262,6 +262,10 @@ void MooncakeStore::register_memory(std::shared_ptr<const void> owner, ByteView 
   }
 }
 
+std::size_t MooncakeStore::front_room_for(std::uint64_t payload_bytes) const {
+  return payload_offset(payload_bytes);
+}
+
 // What changes under a late call must not pass for whole, so that only what has a checksum
 // is read in place.
 ValueRoom MooncakeStore::room_of(const PutItem& item) const {

@@ -68,6 +68,7 @@ class MooncakeStore final : public KvStore {
   // Leaves the store, which takes 1 to 2.3 s. What this process lent goes with its values.
   ~MooncakeStore() override;
 
+  std::size_t front_room_for(std::uint64_t payload_bytes) const override;
   void register_memory(std::shared_ptr<const void> owner, ByteView memory) override;
   // kBusy, besides the contract's: Mooncake said yes but nothing can be read, since somebody
   // is writing the key or has died over it; or the scope is still being purged.

@@ -41,6 +41,22 @@ std::uint64_t worked_batch_bytes(std::uint64_t all, std::uint64_t largest) {
   return std::min(kBatchBytes, (all + largest) / 2);
 }
 
+// The wheel only reads, but asks for what it could write to.
+MutableByteView writable(const ConstFragment& fragment) {
+  return {const_cast<std::uint8_t*>(fragment.data()), fragment.size()};
+}
+
+// What is in front of the payload, in one piece with its first fragment where they meet.
+MooncakeValue pieces_of(const MooncakeBuffer& front, std::span<const ConstFragment> payload) {
+  MooncakeValue pieces{front};
+  const bool meet = static_cast<std::uint8_t*>(front.data) + front.bytes == payload.front().data();
+  if (meet) pieces.front().bytes += payload.front().size();
+  for (const ConstFragment& fragment : payload.subspan(meet ? 1 : 0)) {
+    pieces.emplace_back(writable(fragment));
+  }
+  return pieces;
+}
+
 }  // namespace
 
 std::vector<Positions> cut_batches(const Positions& positions, std::span<const ValueRoom> rooms,
@@ -96,24 +112,21 @@ Transfer::Transfer(Positions positions_of_items, std::span<const ValueRoom> room
 void Transfer::stage(std::size_t index, const PutItem& item, bool look) {
   keys.add(item.key);
   looks_.push_back(look);
-  auto* const to = static_cast<std::uint8_t*>(staged_[index].data);
-  MooncakeValue& value = values_.emplace_back(1, staged_[index]);
   ValueHeader header = item.header;
   const std::uint64_t offset = payload_offset(header.payload_bytes);
-  const bool in_place = staged_[index].bytes < stored_bytes(header.payload_bytes);
+  auto* front = static_cast<std::uint8_t*>(staged_[index].data);
+  MooncakeValue& value = values_.emplace_back(1, staged_[index]);
   std::uint64_t checksum = 0;
-  if (in_place) {
+  if (staged_[index].bytes < stored_bytes(header.payload_bytes)) {
     if (item.checksum) checksum = checksum_of(item.payload);
-    for (const ConstFragment& fragment : item.payload) {
-      // The wheel only reads, but asks for what it could write to.
-      value.push_back({const_cast<std::uint8_t*>(fragment.data()), fragment.size()});
-    }
+    if (item.front_room >= offset) front = writable(item.payload.front()).data() - offset;
+    value = pieces_of({front, offset}, item.payload);
   } else {
-    checksum = gather(item.payload, {to + offset, header.payload_bytes}, item.checksum);
+    checksum = gather(item.payload, {front + offset, header.payload_bytes}, item.checksum);
   }
   if (item.checksum) set_checksum(header, checksum);
-  std::memcpy(to, &header, sizeof header);
-  std::memset(to + sizeof header, 0, offset - sizeof header);
+  std::memcpy(front, &header, sizeof header);
+  std::memset(front + sizeof header, 0, offset - sizeof header);
 }
 
 void Transfer::put(MooncakeClient& client, Clock& clock, Time deadline) {
