@@ -46,13 +46,14 @@ MutableByteView writable(const ConstFragment& fragment) {
   return {const_cast<std::uint8_t*>(fragment.data()), fragment.size()};
 }
 
-// What is in front of the payload, in one piece with its first fragment where they meet.
-MooncakeValue pieces_of(const MooncakeBuffer& front, std::span<const ConstFragment> payload) {
+// `is_joined`: the front ends where the payload's first fragment begins, in the same memory.
+MooncakeValue pieces_of(const MooncakeBuffer& front, std::span<const ConstFragment> payload,
+                        bool is_joined) {
   MooncakeValue pieces{front};
-  const bool meet = static_cast<std::uint8_t*>(front.data) + front.bytes == payload.front().data();
-  if (meet) pieces.front().bytes += payload.front().size();
-  for (const ConstFragment& fragment : payload.subspan(meet ? 1 : 0)) {
-    pieces.emplace_back(writable(fragment));
+  if (is_joined) pieces.front().bytes += payload.front().size();
+  for (const ConstFragment& fragment : payload.subspan(is_joined ? 1 : 0)) {
+    const MutableByteView bytes = writable(fragment);
+    pieces.push_back({bytes.data(), bytes.size()});
   }
   return pieces;
 }
@@ -119,8 +120,9 @@ void Transfer::stage(std::size_t index, const PutItem& item, bool look) {
   std::uint64_t checksum = 0;
   if (staged_[index].bytes < stored_bytes(header.payload_bytes)) {
     if (item.checksum) checksum = checksum_of(item.payload);
-    if (item.front_room >= offset) front = writable(item.payload.front()).data() - offset;
-    value = pieces_of({front, offset}, item.payload);
+    const bool has_room = item.front_room >= offset;
+    if (has_room) front = writable(item.payload.front()).data() - offset;
+    value = pieces_of({front, offset}, item.payload, has_room);
   } else {
     checksum = gather(item.payload, {front + offset, header.payload_bytes}, item.checksum);
   }
