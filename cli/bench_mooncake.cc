@@ -267,7 +267,7 @@ Result<std::vector<MooncakeTransferRow>> MooncakeBench::transfers(
     std::span<const std::size_t> value_bytes, std::span<const std::size_t> batches, int runs) {
   const std::size_t bytes =
       std::max(kRunBytes, std::ranges::max(value_bytes) * std::ranges::max(batches));
-  const auto known = std::make_shared<Bytes>(bytes + bytes / 16, 1);
+  const auto known = std::make_shared<Bytes>(bytes + bytes / 16);
   store_->register_memory(known, *known);
   Bytes unknown(bytes, 1);
   const Memory memory{*known, unknown};

@@ -21,7 +21,7 @@ class BlockMemory {
   // This rank's bytes of a block, in payload order; always the same lengths.
   virtual std::vector<Fragment> fragments(BlockId block) = 0;
   virtual std::uint64_t block_bytes() const = 0;  // the sum of those lengths
-  // Bytes in front of a block's first fragment that who reads the block may write to.
+  // Bytes in front of a block's first fragment for a store to write to (PutItem::front_room).
   virtual std::size_t front_room(BlockId block) const {
     (void)block;
     return 0;

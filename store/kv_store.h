@@ -36,8 +36,9 @@ struct PutItem {
   // Only this process writes the key, since its scope is unique to it: a backend need not
   // look whether somebody else is in the middle of it.
   bool sole_writer = false;
-  // Bytes in front of the payload's first fragment, of the same registered memory, that the store
-  // may write to for as long as it may read the payload: one piece is cheaper to move than two.
+  // Bytes in front of the payload's first fragment, of the same registered memory, for the store to
+  // write its header to, for as long as it may read the payload: one piece is cheaper to move than
+  // two. Zeros, or what it has left there before.
   std::size_t front_room = 0;
 };
 

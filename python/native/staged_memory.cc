@@ -1,5 +1,7 @@
 #include "python/native/staged_memory.h"
 
+#include <cstdlib>
+#include <new>
 #include <utility>
 
 #include "hash/value.h"
@@ -13,6 +15,13 @@ std::uint64_t sum_bytes(const std::vector<StagedMemory::Region>& regions) {
   return bytes;
 }
 
+// Not touched before they are used.
+std::shared_ptr<std::uint8_t[]> zeros(std::size_t count, std::size_t bytes) {
+  auto* const memory = static_cast<std::uint8_t*>(std::calloc(count, bytes));
+  if (memory == nullptr && count * bytes > 0) throw std::bad_alloc();
+  return {memory, std::free};
+}
+
 }  // namespace
 
 StagedMemory::StagedMemory(std::vector<Region> regions, std::size_t block_count,
@@ -23,7 +32,7 @@ StagedMemory::StagedMemory(std::vector<Region> regions, std::size_t block_count,
       slot_count_(slot_count),
       front_room_(front_room),
       slot_stride_(front_room + block_bytes_),
-      slots_(std::make_shared_for_overwrite<std::uint8_t[]>(slot_count * slot_stride_)),
+      slots_(zeros(slot_count, slot_stride_)),
       checksums_(checksum ? slot_count : 0) {
   free_.reserve(slot_count);
   for (std::size_t i = slot_count; i > 0; --i) {

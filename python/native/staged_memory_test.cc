@@ -100,7 +100,9 @@ TEST(StagedMemory, SlotsHaveTheRoomInFrontThatTheyWereAskedFor) {
     EXPECT_EQ(memory.front_room(slot), 100u);
     const Fragment staged = memory.fragments(slot).at(0);
     ASSERT_GE(staged.data() - 100, slots.data());
-    std::ranges::fill(Fragment(staged.data() - 100, 100), std::uint8_t{0xEE});
+    const Fragment room(staged.data() - 100, 100);
+    EXPECT_THAT(room, ::testing::Each(0));
+    std::ranges::fill(room, std::uint8_t{0xEE});
   }
   EXPECT_THAT(memory.fragments(first).at(0), ::testing::ElementsAre(2, 3));
   EXPECT_THAT(memory.fragments(second).at(0), ::testing::ElementsAre(4, 5));

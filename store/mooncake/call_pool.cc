@@ -8,6 +8,12 @@
 #include <utility>
 
 namespace newmoon {
+namespace {
+
+// Of a roused worker: longer than it takes to prepare a call.
+constexpr Duration kRousedTime = std::chrono::microseconds(100);
+
+}  // namespace
 
 // Outlives the pool while a call runs.
 struct CallPool::Shared {
@@ -24,12 +30,19 @@ struct CallPool::Shared {
 
   // nullptr: the pool has stopped.
   std::shared_ptr<Call> next() {
-    MutexLock lock(mutex);
-    while (!stopping && calls.empty()) changed.wait(mutex);
-    if (stopping) return nullptr;
-    std::shared_ptr<Call> call = std::move(calls.front());
-    calls.pop_front();
-    return call;
+    while (true) {
+      {
+        MutexLock lock(mutex);
+        while (!stopping && calls.empty() && clock.now() >= awake_until) changed.wait(mutex);
+        if (stopping) return nullptr;
+        if (!calls.empty()) {
+          std::shared_ptr<Call> call = std::move(calls.front());
+          calls.pop_front();
+          return call;
+        }
+      }
+      std::this_thread::yield();
+    }
   }
 
   Clock& clock;
@@ -37,6 +50,7 @@ struct CallPool::Shared {
   Mutex mutex;
   CondVar changed;
   std::deque<std::shared_ptr<Call>> calls NM_GUARDED_BY(mutex);
+  Time awake_until NM_GUARDED_BY(mutex){};
   std::size_t threads NM_GUARDED_BY(mutex) = 0;
   bool stopping NM_GUARDED_BY(mutex) = false;
 };
@@ -53,15 +67,13 @@ Status CallPool::Call::run() {
     MutexLock lock(mutex_);
     state_ = ran ? State::kDone : State::kDropped;
   }
-  has_ended_.store(true, std::memory_order_release);
   changed_.notify_all();  // not under the mutex, which who wakes up needs
   return ran;
 }
 
 bool CallPool::Call::wait(Time deadline, Duration awake) {
   const Time until = std::min(deadline, clock_.now() + awake);
-  while (!has_ended_.load(std::memory_order_acquire) && clock_.now() < until)
-    std::this_thread::yield();
+  while (!has_ended() && clock_.now() < until) std::this_thread::yield();
   MutexLock lock(mutex_);
   while (state_ != State::kDone) {
     if (state_ == State::kDropped) return false;
@@ -111,6 +123,14 @@ std::shared_ptr<CallPool::Call> CallPool::start(std::function<void()> work) {
   }
   shared_->changed.notify_one();
   return call;
+}
+
+void CallPool::rouse() {
+  {
+    MutexLock lock(shared_->mutex);
+    shared_->awake_until = shared_->clock.now() + kRousedTime;
+  }
+  shared_->changed.notify_one();
 }
 
 bool CallPool::stop(Time deadline) {

@@ -34,12 +34,12 @@ class CallPool {
 
     Call(Clock& clock, std::function<void()> work) : clock_(clock), work_(std::move(work)) {}
     Status run();  // an error: what it threw
+    bool has_ended() const { return state_ >= State::kDone; }
 
     Clock& clock_;
     Mutex mutex_;
     CondVar changed_;
-    std::atomic<bool> has_ended_{false};  // the state is final: for who stays awake
-    State state_ NM_GUARDED_BY(mutex_) = State::kQueued;
+    std::atomic<State> state_{State::kQueued};  // written under the mutex
     // What it holds goes before it counts as done, or dropped.
     std::function<void()> work_;
   };
@@ -56,6 +56,9 @@ class CallPool {
   // Should `work` throw, that is logged and the worker goes on. Any thread may call, not after
   // stop().
   std::shared_ptr<Call> start(std::function<void()> work);
+  // A call is about to be started: a worker that sleeps wakes up, and stays awake for a moment.
+  // Any thread may call, not after stop().
+  void rouse();
   // Drops what is queued and waits for what runs. False: some still run at `deadline`;
   // their threads end by themselves.
   bool stop(Time deadline);

@@ -8,6 +8,7 @@
 #include <memory>
 #include <new>
 #include <semaphore>
+#include <thread>
 
 #include "base/log.h"
 
@@ -56,6 +57,17 @@ TEST_F(CallPoolTest, ACallThatNobodyWaitsForAnyMoreIsNotBegun) {
   go_.release();
   EXPECT_TRUE(pool.start([] {})->wait(later()));  // behind it in the queue
   EXPECT_FALSE(ran);
+}
+
+TEST_F(CallPoolTest, ARousedWorkerRunsWhatComesAndSleepsAgain) {
+  CallPool pool(1, "test", clock_);
+  pool.rouse();
+  EXPECT_TRUE(pool.start([] {})->wait(later()));
+  pool.rouse();
+  std::this_thread::sleep_for(milliseconds(5));  // in vain
+  EXPECT_TRUE(pool.start([] {})->wait(later()));
+  pool.rouse();
+  EXPECT_TRUE(pool.stop(later()));
 }
 
 TEST_F(CallPoolTest, WhoStaysAwakeHearsTheSame) {

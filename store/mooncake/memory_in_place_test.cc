@@ -55,7 +55,7 @@ TEST_F(RegisteredMemoryTest, WithRoomInFrontOfItAllIsOnePiece) {
   for (const std::size_t bytes : {100, 300'000}) {
     const std::size_t room = store().front_room_for(bytes);
     const Key key = key_of(1, bytes);
-    const auto memory = std::make_shared<Bytes>(room + bytes, 0xEE);
+    const auto memory = std::make_shared<Bytes>(room + bytes);
     std::ranges::copy(TestBlock(bytes, key.block.event_int()).bytes(), memory->begin() + room);
     store().register_memory(memory, *memory);
     const ConstFragment payload = ByteView(*memory).subspan(room);
@@ -70,6 +70,8 @@ TEST_F(RegisteredMemoryTest, WithRoomInFrontOfItAllIsOnePiece) {
       EXPECT_EQ(pieces[0].bytes, memory->size());
     }
     EXPECT_TRUE(check_one(store(), key, bytes)) << bytes;
+    // Nothing but the header is written there.
+    EXPECT_THAT(ByteView(*memory).first(room).subspan(sizeof put.header), ::testing::Each(0));
     // Too little room is none.
     put.key = key_of(2, bytes);
     put.header = make_header(put.key, test_layout(), bytes);

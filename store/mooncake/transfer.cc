@@ -118,17 +118,18 @@ void Transfer::stage(std::size_t index, const PutItem& item, bool look) {
   auto* front = static_cast<std::uint8_t*>(staged_[index].data);
   MooncakeValue& value = values_.emplace_back(1, staged_[index]);
   std::uint64_t checksum = 0;
-  if (staged_[index].bytes < stored_bytes(header.payload_bytes)) {
+  const bool in_place = staged_[index].bytes < stored_bytes(header.payload_bytes);
+  const bool has_room = in_place && item.front_room >= offset;
+  if (has_room) front = writable(item.payload.front()).data() - offset;
+  if (in_place) {
     if (item.checksum) checksum = checksum_of(item.payload);
-    const bool has_room = item.front_room >= offset;
-    if (has_room) front = writable(item.payload.front()).data() - offset;
     value = pieces_of({front, offset}, item.payload, has_room);
   } else {
     checksum = gather(item.payload, {front + offset, header.payload_bytes}, item.checksum);
   }
   if (item.checksum) set_checksum(header, checksum);
   std::memcpy(front, &header, sizeof header);
-  std::memset(front + sizeof header, 0, offset - sizeof header);
+  if (!has_room) std::memset(front + sizeof header, 0, offset - sizeof header);
 }
 
 void Transfer::put(MooncakeClient& client, Clock& clock, Time deadline) {
