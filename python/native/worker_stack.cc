@@ -48,16 +48,18 @@ Status WorkerStack::open() {
 
   std::uint64_t block_bytes = 0;
   for (const StagedMemory::Region& region : options_.regions) block_bytes += region.bytes;
-  if (block_bytes == 0 || options_.staging_bytes < block_bytes) {
+  const std::size_t front_room = store_->front_room_for(block_bytes);
+  const std::uint64_t slot_bytes = front_room + block_bytes;
+  if (block_bytes == 0 || options_.staging_bytes < slot_bytes) {
     return fail(Code::kBadRequest, "staging_bytes " + std::to_string(options_.staging_bytes) +
                                        " does not hold one block of " +
-                                       std::to_string(block_bytes) + " bytes");
+                                       std::to_string(slot_bytes) + " bytes");
   }
   const bool with_checksums = StoreWorker::uses_checksums(options_.checksum, *store_);
   try {
     memory_ = std::make_unique<StagedMemory>(options_.regions, options_.block_count,
-                                             options_.staging_bytes / block_bytes, with_checksums,
-                                             store_->front_room_for(block_bytes));
+                                             options_.staging_bytes / slot_bytes, with_checksums,
+                                             front_room);
   } catch (const std::bad_alloc&) {
     return fail(Code::kUnavailable, "staging_bytes " + std::to_string(options_.staging_bytes) +
                                         ": this machine gives no such memory; ask for less");

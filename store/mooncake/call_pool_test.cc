@@ -8,7 +8,6 @@
 #include <memory>
 #include <new>
 #include <semaphore>
-#include <thread>
 
 #include "base/log.h"
 
@@ -64,7 +63,7 @@ TEST_F(CallPoolTest, ARousedWorkerRunsWhatComesAndSleepsAgain) {
   pool.rouse();
   EXPECT_TRUE(pool.start([] {})->wait(later()));
   pool.rouse();
-  std::this_thread::sleep_for(milliseconds(5));  // in vain
+  clock_.sleep_until(in(milliseconds(5)));  // in vain
   EXPECT_TRUE(pool.start([] {})->wait(later()));
   pool.rouse();
   EXPECT_TRUE(pool.stop(later()));
