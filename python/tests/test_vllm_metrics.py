@@ -71,6 +71,7 @@ def test_prometheus_has_them_by_engine():
         ({"newmoon": {"load": False}}, RequestParams(load=False)),
         ({"newmoon": {"save": False, "load": False}}, RequestParams(load=False, save=False)),
         ({"newmoon": {"weight_version": "step-42"}}, RequestParams(weight_version="step-42")),
+        ({"newmoon": {"weight_version": None}}, DEFAULT),
     ],
 )
 def test_a_request_may_go_without(asked, understood, caplog, monkeypatch):
@@ -80,20 +81,23 @@ def test_a_request_may_go_without(asked, understood, caplog, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("asked", "understood"),
+    ("asked", "named"),
     [
-        ("off", DEFAULT),
-        ({"load": 0}, DEFAULT),
-        ({"lode": False, "save": False}, RequestParams(save=False)),
-        ({"weight_version": 42, "load": False}, RequestParams(load=False)),
-        ({"weight_version": None}, DEFAULT),
+        ("off", "'off'"),
+        (["load"], "['load']"),
+        ({"load": 0}, "{'load': 0}"),
+        ({"lode": False, "save": True}, "{'lode': False}"),
+        ({"weight_version": 42, "load": True}, "{'weight_version': 42}"),
+        ({7: True}, "{7: True}"),
     ],
 )
-def test_what_is_not_understood_is_left_out_and_named(asked, understood, caplog, monkeypatch):
+def test_a_request_that_is_not_understood_goes_without_and_the_log_names_why(
+    asked, named, caplog, monkeypatch
+):
     monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
-    assert parse_request_params({"newmoon": asked}) == understood
+    assert parse_request_params({"newmoon": asked}) == RequestParams(load=False, save=False)
     (record,) = caplog.records
-    assert "ignored" in record.getMessage() and "save" in record.getMessage()
+    assert named in record.getMessage() and '"save": BOOL' in record.getMessage()
 
 
 @pytest.mark.parametrize(

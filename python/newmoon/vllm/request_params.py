@@ -5,7 +5,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_type_hints
 
 from vllm.logger import init_logger
 
@@ -32,12 +32,14 @@ class RequestParams:
 
 
 DEFAULT = RequestParams()
-TYPES = {"load": bool, "save": bool, "weight_version": str}
+WITHOUT = RequestParams(load=False, save=False)
+TYPES = get_type_hints(RequestParams)
 
 
 def parse_request_params(kv_transfer_params: Any) -> RequestParams:
-    """What is not understood is left out, and the log says so: vLLM has taken the request by then,
-    and an exception here would end the engine. Other names than "newmoon" are others'.
+    """A request with something under "newmoon" that is not understood goes without the external cache,
+    since that may be what it asked for, and the log says so: vLLM has taken the request by then, and
+    an exception here would end the engine. Other names than "newmoon" are others'.
     """
     if not isinstance(kv_transfer_params, Mapping):
         if kv_transfer_params is not None:
@@ -48,18 +50,19 @@ def parse_request_params(kv_transfer_params: Any) -> RequestParams:
         return DEFAULT
     if not isinstance(asked, Mapping):
         warn(asked)
-        return DEFAULT
-    good: dict[str, Any] = {
-        name: v for name, v in asked.items() if name in TYPES and type(v) is TYPES[name]
+        return WITHOUT
+    strange = {
+        name: v for name, v in asked.items() if name not in TYPES or not isinstance(v, TYPES[name])
     }
-    if len(good) < len(asked):
-        warn({name: v for name, v in asked.items() if name not in good})
-    return RequestParams(**good)
+    if strange:
+        warn(strange)
+        return WITHOUT
+    return RequestParams(**asked)
 
 
 def warn(what: Any) -> None:
     logger.warning(
         'newmoon: "newmoon" in kv_transfer_params takes {"load": BOOL, "save": BOOL, '
-        '"weight_version": TEXT}; ignored: %.200r',
+        '"weight_version": TEXT}; a request goes without the external cache, for it has %.200r',
         what,
     )
