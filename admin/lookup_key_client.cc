@@ -197,40 +197,40 @@ bool LookupKeyClient::ResetAnswer::all_ok() const {
 
 // ---- to one rank ----
 
+template <class Answer>
+Result<Answer> LookupKeyClient::ask_for(std::size_t rank, const Request& request, Time deadline) {
+  Result<ReplyBody> reply = ask(rank, request, deadline);
+  if (!reply) return std::unexpected(reply.error());
+  return std::get<Answer>(std::move(*reply));
+}
+
 Result<RankStats> LookupKeyClient::stats(std::size_t rank, Time deadline) {
-  Result<ReplyBody> body = ask(rank, Request{.body = StatsRequest()}, deadline);
-  if (!body) return std::unexpected(body.error());
-  return std::get<RankStats>(std::move(*body));
+  return ask_for<RankStats>(rank, {.body = StatsRequest()}, deadline);
 }
 
 Result<std::vector<ScopeUsage>> LookupKeyClient::scopes(std::size_t rank, Time deadline) {
   std::vector<ScopeUsage> scopes;
   ScopesRequest request;
   while (true) {
-    Result<ReplyBody> body = ask(rank, Request{.body = request}, deadline);
-    if (!body) return std::unexpected(body.error());
-    auto& page = std::get<ScopesPage>(*body);
-    std::ranges::move(page.scopes, std::back_inserter(scopes));
-    if (!page.more) return scopes;
+    Result<ScopesPage> page = ask_for<ScopesPage>(rank, {.body = request}, deadline);
+    if (!page) return std::unexpected(page.error());
+    std::ranges::move(page->scopes, std::back_inserter(scopes));
+    if (!page->more) return scopes;
     // A page that does not get on would be asked for for ever.
-    if (page.scopes.empty() || (request.after && page.scopes.back().scope <= *request.after)) {
+    if (page->scopes.empty() || (request.after && page->scopes.back().scope <= *request.after)) {
       return fail(Code::kBadRequest, "the pages of scopes are in no order");
     }
-    request.after = page.scopes.back().scope;
+    request.after = page->scopes.back().scope;
   }
 }
 
 Result<PurgeAck> LookupKeyClient::purge(std::size_t rank, const ScopeSelection& selection,
                                         Time deadline) {
-  const Result<ReplyBody> body = ask(rank, Request{.body = PurgeRequest{selection}}, deadline);
-  if (!body) return std::unexpected(body.error());
-  return std::get<PurgeAck>(*body);
+  return ask_for<PurgeAck>(rank, {.body = PurgeRequest{selection}}, deadline);
 }
 
 Result<FenceAck> LookupKeyClient::weights_written(std::size_t rank, Time deadline) {
-  const Result<ReplyBody> body = ask(rank, Request{.body = WeightsWrittenRequest()}, deadline);
-  if (!body) return std::unexpected(body.error());
-  return std::get<FenceAck>(*body);
+  return ask_for<FenceAck>(rank, {.body = WeightsWrittenRequest()}, deadline);
 }
 
 Result<ReplyBody> LookupKeyClient::ask(std::size_t rank, const Request& request, Time deadline) {

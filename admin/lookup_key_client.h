@@ -120,6 +120,8 @@ class LookupKeyClient {
   ResetAnswer ask_ranks(const Request& request, std::size_t count, Time deadline);
   void ask_rank(std::size_t rank, const Request& request, Time deadline);
   Result<ReplyBody> ask(std::size_t rank, const Request& request, Time deadline);
+  template <class Answer>
+  Result<Answer> ask_for(std::size_t rank, const Request& request, Time deadline);
   bool is_waiting() const;
   void give_up_on(std::size_t rank);
 

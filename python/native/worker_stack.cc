@@ -52,8 +52,8 @@ Status WorkerStack::open() {
   const std::uint64_t slot_bytes = front_room + block_bytes;
   if (block_bytes == 0 || options_.staging_bytes < slot_bytes) {
     return fail(Code::kBadRequest, "staging_bytes " + std::to_string(options_.staging_bytes) +
-                                       " does not hold one block of " +
-                                       std::to_string(slot_bytes) + " bytes");
+                                       " does not hold one block of " + std::to_string(slot_bytes) +
+                                       " bytes");
   }
   const bool with_checksums = StoreWorker::uses_checksums(options_.checksum, *store_);
   try {
