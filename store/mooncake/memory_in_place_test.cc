@@ -9,6 +9,8 @@
 #include <memory>
 #include <utility>
 
+#include "base/contain.h"
+#include "base/testing/out_of_memory.h"
 #include "store/mooncake/testing/mooncake_store_fixture.h"
 #include "store/mooncake/value_form.h"
 
@@ -110,6 +112,70 @@ TEST_F(RegisteredMemoryTest, WhatChangesUnderALatePutFailsItsChecksum) {
   fake_.let_go();
   store_.reset();  // the call has ended
   EXPECT_EQ(code_of(check_one(store(), key_of(1, 1))), Code::kCorrupt);
+}
+
+// The slot is staged anew, with the same block under other weights, and put: a put that is late
+// in the middle of its header must not go on in the new one's, with the new checksum.
+TEST_F(RegisteredMemoryTest, ALatePutDoesNotReadTheNextOnesHeader) {
+  impatient();
+  constexpr std::size_t kBytes = 100;
+  const std::size_t room = store().front_room_for(kBytes);
+  const auto memory = std::make_shared<Bytes>(room + kBytes);
+  store().register_memory(memory, *memory);
+  const ConstFragment payload = ByteView(*memory).subspan(room);
+  const auto stage_and_put = [&](const Key& key, std::uint8_t filler) {
+    std::fill(memory->begin() + room, memory->end(), filler);
+    PutItem item{key, make_header(key, test_layout(), kBytes), {&payload, 1}};
+    item.front_room = room;
+    return code_of(store().put({&item, 1}).at(0));
+  };
+  fake_.hold();
+  {
+    MutexLock lock(fake_.mutex);
+    fake_.read_early = 80;  // all that tells whose the value is
+  }
+  ASSERT_EQ(stage_and_put(key_of(1, 1), 1), Code::kDeadline);
+  fake_.await_waiting(1);
+  stage_and_put(key_of(2, 1), 2);
+  fake_.let_go();
+  store_.reset();  // the calls have ended
+  EXPECT_EQ(code_of(check_one(store(), key_of(1, 1), kBytes)), Code::kCorrupt);
+}
+
+// What it had begun by then goes on, for nobody.
+TEST_F(RegisteredMemoryTest, APutThatBreaksOffIsLateAsWell) {
+  constexpr std::size_t kBytes = 2'200'000;  // two are a call each
+  const std::size_t room = store().front_room_for(kBytes);
+  const auto memory = std::make_shared<Bytes>(room + kBytes);
+  const ConstFragment payload = ByteView(*memory).subspan(room);
+  const auto item = [&](std::uint64_t number) {
+    const Key key = key_of(1, number);
+    return PutItem{key, make_header(key, test_layout(), kBytes), {&payload, 1}, true, false, room};
+  };
+  const PutItem two[] = {item(1), item(2)};
+  const PutItem next = item(3);
+  int went_on = 0;
+  for (std::size_t count = 0;; ++count) {
+    store_.reset();
+    {
+      MutexLock lock(fake_.mutex);
+      fake_.values.clear();
+      fake_.pieces.clear();
+    }
+    store().register_memory(memory, *memory);
+    {
+      const NoMemoryAfter none(count);
+      (void)contain([&] { store().put(two); });
+      if (!none.has_failed()) break;
+    }
+    ASSERT_TRUE(store().put({&next, 1}).at(0));
+    store_.reset();  // the calls have ended
+    MutexLock lock(fake_.mutex);
+    if (!fake_.values.contains(two[0].key.to_string())) continue;
+    ++went_on;
+    EXPECT_EQ(fake_.pieces.at(next.key.to_string()).size(), 2u) << count;
+  }
+  EXPECT_GT(went_on, 0);
 }
 
 // --- memory that this process lends ------------------------------------------------

@@ -334,12 +334,13 @@ Result<std::shared_ptr<Transfer>> MooncakeStore::stage(Positions positions,
   transfer->passes = std::move(passes);
   for (std::size_t i = 0; i < transfer->positions.size(); ++i) {
     const PutItem& item = items[transfer->positions[i]];
-    transfer->stage(i, item, !item.sole_writer || had_failed_put_);
+    const bool is_sure = !had_failed_put_;
+    transfer->stage(i, item, !item.sole_writer || !is_sure, is_sure);
   }
   return transfer;
 }
 
-std::vector<Status> MooncakeStore::put(std::span<const PutItem> items) {
+std::vector<Status> MooncakeStore::put(std::span<const PutItem> items) try {
   const Time deadline = this->deadline();
   std::vector<Status> statuses(items.size());
   std::vector<ValueRoom> rooms(items.size());
@@ -363,6 +364,9 @@ std::vector<Status> MooncakeStore::put(std::span<const PutItem> items) {
   }
   under_way.finish();
   return statuses;
+} catch (...) {
+  had_failed_put_ = true;  // calls that it had begun go on
+  throw;
 }
 
 std::vector<Result<GetValue>> MooncakeStore::get(std::span<const GetItem> items) {

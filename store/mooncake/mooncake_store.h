@@ -165,7 +165,9 @@ class MooncakeStore final : public KvStore {
   std::shared_ptr<ScopeGate> gate_;
   std::shared_ptr<Session> session_;
   std::atomic<std::uint64_t> refused_late_puts_{0};
-  // From then on a sole writer's put is looked at too: the key may be half written by it.
+  // From then on a sole writer's put is looked at too: the key may be half written by it. And
+  // headers keep out of payloads' memory, where it may be reading still: what it finds there is
+  // its own, which no later payload fits.
   std::atomic<bool> had_failed_put_ = false;
   std::atomic<bool> last_lookup_hit_ = false;  // of many keys, and at least its first few
   Mutex mutex_;

@@ -110,7 +110,7 @@ Transfer::Transfer(Positions positions_of_items, std::span<const ValueRoom> room
   }
 }
 
-void Transfer::stage(std::size_t index, const PutItem& item, bool look) {
+void Transfer::stage(std::size_t index, const PutItem& item, bool look, bool join) {
   keys.add(item.key);
   looks_.push_back(look);
   ValueHeader header = item.header;
@@ -119,7 +119,7 @@ void Transfer::stage(std::size_t index, const PutItem& item, bool look) {
   MooncakeValue& value = values_.emplace_back(1, staged_[index]);
   std::uint64_t checksum = 0;
   const bool in_place = staged_[index].bytes < stored_bytes(header.payload_bytes);
-  const bool has_room = in_place && item.front_room >= offset;
+  const bool has_room = join && in_place && item.front_room >= offset;
   if (has_room) front = writable(item.payload.front()).data() - offset;
   if (in_place) {
     if (item.checksum) checksum = checksum_of(item.payload);

@@ -42,8 +42,9 @@ struct Transfer {
   static std::uint64_t region_bytes(const Positions& positions, std::span<const ValueRoom> rooms);
 
   // Puts an item's header to its place, and its payload unless it is read where it is, and
-  // names its key. In order. `look`: put() is to look whether it can be read.
-  void stage(std::size_t index, const PutItem& item, bool look);
+  // names its key. In order. `look`: put() is to look whether it can be read. `join`: the header
+  // may go into the room in front of the payload, as no call can be reading there.
+  void stage(std::size_t index, const PutItem& item, bool look, bool join);
 
   // On a worker: the calls. Why put() looks: Mooncake answers success for a key that
   // somebody else is writing, or has left half written.

@@ -49,6 +49,7 @@ struct FakeMooncake {
   std::string raises NM_GUARDED_BY(mutex);  // an exception's text; "": none
   bool held NM_GUARDED_BY(mutex) = false;   // calls wait before they do anything
   int waiting NM_GUARDED_BY(mutex) = 0;
+  std::size_t read_early NM_GUARDED_BY(mutex) = 0;  // of each value, by a put before it waits
   std::string held_text NM_GUARDED_BY(mutex);       // an upsert of it waits; "": none does
   std::string location_error NM_GUARDED_BY(mutex);  // of batch_get_replica_desc; "": none
   int located NM_GUARDED_BY(mutex) = 0;             // calls of batch_get_replica_desc
@@ -92,14 +93,16 @@ class FakeMooncakeClient final : public MooncakeClient {
   Status batch_put_from(std::span<const std::string_view> keys,
                         std::span<const MooncakeValue> values,
                         std::span<std::int64_t> codes) override {
+    std::vector<std::string> read = starts_of(values);
     return each("put", keys, codes, [&](std::size_t i) NM_REQUIRES(fake_.mutex) {
       if (fake_.being_written.contains(keys[i])) return std::int64_t{0};
       fake_.pieces.emplace(keys[i], values[i]);
-      std::string value;
+      std::size_t skipped = read[i].size();
       for (const MooncakeBuffer& piece : values[i]) {
-        value.append(static_cast<const char*>(piece.data), piece.bytes);
+        const std::string_view bytes(static_cast<const char*>(piece.data), piece.bytes);
+        read[i].append(bytes.substr(std::exchange(skipped, 0)));
       }
-      fake_.values.try_emplace(std::string(keys[i]), std::move(value));
+      fake_.values.try_emplace(std::string(keys[i]), std::move(read[i]));
       return std::int64_t{0};
     });
   }
@@ -189,6 +192,15 @@ class FakeMooncakeClient final : public MooncakeClient {
     fake_.changed.notify_all();
     while (fake_.held) fake_.changed.wait(fake_.mutex);
     --fake_.waiting;
+  }
+  std::vector<std::string> starts_of(std::span<const MooncakeValue> values) {
+    MutexLock lock(fake_.mutex);
+    std::vector<std::string> starts;
+    for (const MooncakeValue& value : values) {
+      starts.emplace_back(static_cast<const char*>(value.front().data),
+                          std::min(value.front().bytes, fake_.read_early));
+    }
+    return starts;
   }
   std::int64_t code_of(const std::string& call) NM_REQUIRES(fake_.mutex) {
     const auto found = fake_.codes.find(call);
