@@ -164,6 +164,68 @@ TEST_F(NamedRoles, AnOperatorsFenceOfOneRankLeavesWeightsThatNothingNames) {
   EXPECT_TRUE(is_unique());
 }
 
+// As it is behind an update that failed: the engine's own cache is in use all the same.
+TEST_F(NamedRoles, AWriteIsSeenWhileTheFenceIsSealed) {
+  match("adopts", 1);
+  scheduler_->seal();
+  build();
+  EXPECT_FALSE(scheduler_->weights_were_written()) << "nothing is cached yet";
+  build();
+  EXPECT_FALSE(scheduler_->weights_were_written());
+  ranks_[0]->worker.weights_written();
+  build();
+  EXPECT_TRUE(scheduler_->weights_were_written());
+  EXPECT_TRUE(scheduler_->fence().sealed());
+  EXPECT_FALSE(scheduler_->adopt_is_due());
+}
+
+TEST_F(NamedRoles, AWriteWhileRanksWereSilentIsSeenWhileTheFenceIsSealed) {
+  match("adopts", 1);
+  scheduler_->seal();
+  build();
+  silent_ = true;
+  EXPECT_FALSE(scheduler_->weights_were_written());
+  build();
+  ranks_[0]->worker.weights_written();
+  silent_ = false;
+  clock_.advance(std::chrono::seconds(10));
+  build();
+  EXPECT_TRUE(scheduler_->weights_were_written());
+}
+
+// A new label opens a new scope, be it in a step without new requests.
+TEST_F(NamedRoles, ALabelBehindAWriteDoesNotHideIt) {
+  for (const bool steps : {false, true}) {
+    start(IdentityMode::kTrustedLabel);
+    scheduler_->set_weight_version("step-1");
+    match("a", 1);
+    build();
+    EXPECT_FALSE(scheduler_->weights_were_written());
+    build();
+    for (auto& rank : ranks_) rank->worker.weights_written();
+    scheduler_->set_weight_version("step-2");
+    if (steps) build();
+    EXPECT_TRUE(scheduler_->weights_were_written()) << steps;
+    match("b", 1);
+    EXPECT_FALSE(is_unique()) << "step-2 was told behind the write";
+    build();
+    EXPECT_FALSE(scheduler_->weights_were_written()) << steps;
+  }
+}
+
+TEST_F(NamedRoles, ALabelFromBeforeAWriteNamesNothing) {
+  start(IdentityMode::kTrustedLabel);
+  scheduler_->set_weight_version("step-1");
+  for (auto& rank : ranks_) rank->worker.weights_written();
+  match("of who knows what", 1);
+  EXPECT_TRUE(is_unique());
+  silent_ = true;
+  scheduler_->set_weight_version("step-2");
+  silent_ = false;
+  match("told while nobody knew the count", 1);
+  EXPECT_TRUE(is_unique());
+}
+
 TEST_F(NamedRoles, SilentRanksHoldUpNoMatch) {
   identify(1);
   match("a", 1);

@@ -219,7 +219,8 @@ void SchedulerRole::seal() {
   after_fence(fence_.seal());
   adopt_due_ = false;
   known_weights_.reset();
-  label_is_fresh_ = false;
+  label_writes_.reset();
+  seen_writes_.reset();
 }
 
 void SchedulerRole::unseal() { adopt_due_ = true; }
@@ -241,13 +242,21 @@ Result<std::vector<std::uint64_t>> SchedulerRole::count_writes(Duration timeout)
   return writes;
 }
 
+// Sealed or not: the engine's own cache is in use all the same.
 bool SchedulerRole::weights_were_written() {
-  if (fence_.sealed() || std::exchange(ranks_were_asked_, true)) return false;
-  const Result<std::vector<std::uint64_t>> writes = count_writes(options_.lookup_timeout);
-  if (!writes || *writes == fence_.bound_writes()) return false;
+  if (std::exchange(ranks_were_asked_, true)) return false;
+  Result<std::vector<std::uint64_t>> writes = count_writes(options_.lookup_timeout);
+  if (!writes) {
+    // What is cached from here on is of weights that were not counted.
+    if (!seen_writes_) seen_writes_.emplace();
+    return false;
+  }
+  const bool is_moved = seen_writes_ && *seen_writes_ != *writes;
+  seen_writes_ = std::move(*writes);
+  if (!is_moved) return false;
   log(LogLevel::kInfo, kLog, "a rank wrote weights on its own");
-  seal();
-  unseal();
+  adopt_due_ = adopt_due_ || !fence_.sealed();
+  after_fence(fence_.seal());
   return true;
 }
 
@@ -266,6 +275,7 @@ void SchedulerRole::adopt_if_due() {
     return;
   }
   ranks_were_asked_ = true;
+  if (!seen_writes_) seen_writes_ = *writes;  // else weights_were_written() is to see a difference
   const std::optional<WeightsIdentity> identity = identity_at(*writes);
   after_fence(identity ? fence_.adopt(*identity, std::move(*writes))
                        : fence_.adopt_unique(std::move(*writes)));
@@ -280,7 +290,9 @@ std::optional<WeightsIdentity> SchedulerRole::identity_at(
   if (known_weights_ && std::ranges::equal(known_weights_->writes, writes)) {
     return known_weights_->identity;
   }
-  if (label_is_trusted()) return LabelIdentity{weight_version_};
+  if (label_is_trusted() && std::ranges::equal(*label_writes_, writes)) {
+    return LabelIdentity{weight_version_};
+  }
   return std::nullopt;
 }
 
@@ -294,17 +306,19 @@ void SchedulerRole::identify(std::span<const Sha256Digest> rank_digests,
 }
 
 bool SchedulerRole::label_is_trusted() const {
-  return options_.identity == IdentityMode::kTrustedLabel && label_is_fresh_ &&
-         !options_.name_space.empty() && !weight_version_.empty() && weight_version_ != "default";
+  return label_writes_ && !options_.name_space.empty() && !weight_version_.empty() &&
+         weight_version_ != "default";
 }
 
 // vLLM tells it behind the update that it belongs to, when a scope may be open already.
 void SchedulerRole::set_weight_version(const std::string& weight_version) {
-  std::string next = weight_version;  // what can throw, first: the old label must not be fresh
-  const bool is_new = next != weight_version_;
-  label_is_fresh_ = label_is_fresh_ || is_new;
-  weight_version_.swap(next);
-  if (!is_new || fence_.sealed() || !label_is_trusted()) return;
+  if (options_.identity != IdentityMode::kTrustedLabel || weight_version == weight_version_) return;
+  label_writes_.reset();
+  weight_version_ = weight_version;
+  Result<std::vector<std::uint64_t>> writes = count_writes(options_.lookup_timeout);
+  if (!writes) return;
+  label_writes_ = std::move(*writes);
+  if (fence_.sealed() || !label_is_trusted()) return;
   adopt_due_ = true;
   after_fence(fence_.seal());
 }

@@ -102,8 +102,8 @@ class SchedulerRole {
   // --- weights ---
   // Rule BIND, before the engine looks into its own cache: true if a rank has written weights
   // that nobody announced. The fence has moved then, and the engine must forget what that
-  // cache holds. Asks the ranks, once a step; what a silent one wrote
-  // is not known.
+  // cache holds. Asks the ranks, once a step; what a silent one wrote is not known until it
+  // answers.
   bool weights_were_written();
   // The next call would open a scope. Whoever knows the weights says so first, with the
   // count of writes at which each rank had them; else, or if a rank wrote since, the scope is
@@ -111,7 +111,8 @@ class SchedulerRole {
   bool adopt_is_due() const;
   void identify(std::span<const Sha256Digest> rank_digests, std::vector<std::uint64_t> writes);
   // The user's label of the weights (IdentityMode::kTrustedLabel). It counts if it was set to
-  // something new since the last seal, in a namespace, and is not vLLM's "default".
+  // something new since the last seal, in a namespace, and is not vLLM's "default"; and while no
+  // rank writes, of which they are asked here.
   void set_weight_version(const std::string& weight_version);
 
   const Fence& fence() const { return fence_; }
@@ -173,7 +174,11 @@ class SchedulerRole {
   Epoch told_epoch_ = 0;           // whose scope the ranks were told
   std::optional<KnownWeights> known_weights_;
   std::string weight_version_;
-  bool label_is_fresh_ = false;  // set since the last seal
+  // By rank, when the label was set; nullopt: not since the last seal, or a rank did not say.
+  std::optional<std::vector<std::uint64_t>> label_writes_;
+  // By rank, when weights_were_written() was asked last. nullopt: not since the last seal, so that
+  // the engine's own cache holds nothing; no ranks: one did not say.
+  std::optional<std::vector<std::uint64_t>> seen_writes_;
 };
 
 }  // namespace newmoon

@@ -141,7 +141,12 @@ def test_nonsense_in_a_request_is_left_out(params):
 
 def sealable():
     """What a seal of SchedulerSide needs, and no more."""
-    core = types.SimpleNamespace(epoch=1, seal=lambda: None, set_weight_version=lambda label: None)
+    core = types.SimpleNamespace(
+        epoch=1,
+        seal=lambda: None,
+        set_weight_version=lambda label: None,
+        weights_were_written=lambda: False,
+    )
     side = object.__new__(SchedulerSide)
     side._core, side._engine, side._local_cache, side.awaited = core, None, None, Awaited()
     return side
@@ -159,18 +164,27 @@ def test_a_seal_leaves_weights_that_nobody_has_named():
     assert side._weight_version is None, "a rank wrote weights on its own"
 
 
+def test_a_version_told_behind_a_write_past_the_engine_is_of_what_was_written():
+    side = sealable()
+    forgotten = []
+    side._local_cache = types.SimpleNamespace(forget=lambda: forgotten.append(True))
+    side._core.weights_were_written = lambda: True
+    side.set_weight_version("step-1")
+    assert forgotten and side._weight_version == "step-1"
+
+
 @pytest.mark.parametrize("version", [5, None, "\udcff", "a\nb", "x" * 257])
 def test_a_weight_version_that_is_no_label_names_nothing(version):
     told = []
-    core = types.SimpleNamespace(set_weight_version=told.append)
-    side = types.SimpleNamespace(_core=core, awaited=Awaited())
-    SchedulerSide.set_weight_version(side, version)
+    side = sealable()
+    side._core.set_weight_version = told.append
+    side.set_weight_version(version)
     assert side._weight_version is None
-    SchedulerSide.set_weight_version(side, "step-ü")
+    side.set_weight_version("step-ü")
     assert side._weight_version == "step-ü"
     assert told == [NO_WEIGHT_VERSION, "step-ü"]
     side.awaited.rpc_failed("start_weight_update")
-    SchedulerSide.set_weight_version(side, "step-2")
+    side.set_weight_version("step-2")
     assert told == [NO_WEIGHT_VERSION, "step-ü"], "an update has failed: nobody knows which these are"
 
 

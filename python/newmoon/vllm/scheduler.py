@@ -80,9 +80,7 @@ class SchedulerSide:
         self, request: "Request", num_computed_tokens: int
     ) -> tuple[int | None, bool]:
         self._fence_after_local_reset()
-        if self._core.weights_were_written():
-            self._forget_weights()
-            logger.info("newmoon: weights changed behind the engine; epoch %d", self._core.epoch)
+        if self._forgot_written_weights():
             return None, False  # what was just found in vLLM's own cache is of the old ones
         if not may_use(request):
             return 0, False
@@ -271,6 +269,7 @@ class SchedulerSide:
                 MAX_WEIGHT_VERSION_BYTES,
             )
             weight_version = NO_WEIGHT_VERSION
+        self._forgot_written_weights()  # else that comes later, and the version would go with them
         named = weight_version not in ("", NO_WEIGHT_VERSION)
         self._weight_version = weight_version if named else None
         self._core.set_weight_version(weight_version)
@@ -305,6 +304,13 @@ class SchedulerSide:
             request = self._requests.get(request_id)
             if request is not None and request.num_computed_tokens > 0:
                 self._drop_blocks(request)
+
+    def _forgot_written_weights(self) -> bool:
+        if not self._core.weights_were_written():
+            return False
+        self._forget_weights()
+        logger.info("newmoon: weights changed behind the engine; epoch %d", self._core.epoch)
+        return True
 
     def _forget_weights(self) -> None:
         """Behind a seal: what the weights are is unknown until an update names them."""
