@@ -50,7 +50,9 @@ def start(model: str, store: str, identity: str, engine_id: str, **options) -> F
         "engine_id": engine_id,
         "kv_connector_extra_config": {
             "store": store,
+            # So long that a busy machine is not taken for a dead store or rank.
             "store_timeout_s": 5,
+            "lookup_timeout_s": 20,
             "namespace": NAMESPACE,
             "identity": identity,
             "reading_rpcs": READING,
