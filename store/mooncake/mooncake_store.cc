@@ -333,9 +333,7 @@ Result<std::shared_ptr<Transfer>> MooncakeStore::stage(Positions positions,
   auto transfer = std::make_shared<Transfer>(std::move(positions), rooms, std::move(*region));
   transfer->passes = std::move(passes);
   for (std::size_t i = 0; i < transfer->positions.size(); ++i) {
-    const PutItem& item = items[transfer->positions[i]];
-    const bool is_sure = !had_failed_put_;
-    transfer->stage(i, item, !item.sole_writer || !is_sure, is_sure);
+    transfer->stage(i, items[transfer->positions[i]], !had_failed_put_);
   }
   return transfer;
 }

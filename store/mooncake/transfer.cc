@@ -110,22 +110,22 @@ Transfer::Transfer(Positions positions_of_items, std::span<const ValueRoom> room
   }
 }
 
-void Transfer::stage(std::size_t index, const PutItem& item, bool look, bool join) {
+void Transfer::stage(std::size_t index, const PutItem& item, bool is_sure) {
   keys.add(item.key);
-  looks_.push_back(look);
+  looks_.push_back(!item.sole_writer || !is_sure);
   ValueHeader header = item.header;
   const std::uint64_t offset = payload_offset(header.payload_bytes);
   auto* front = static_cast<std::uint8_t*>(staged_[index].data);
-  MooncakeValue& value = values_.emplace_back(1, staged_[index]);
   std::uint64_t checksum = 0;
   const bool in_place = staged_[index].bytes < stored_bytes(header.payload_bytes);
-  const bool has_room = join && in_place && item.front_room >= offset;
+  const bool has_room = is_sure && in_place && item.front_room >= offset;
   if (has_room) front = writable(item.payload.front()).data() - offset;
   if (in_place) {
     if (item.checksum) checksum = checksum_of(item.payload);
-    value = pieces_of({front, offset}, item.payload, has_room);
+    values_.push_back(pieces_of({front, offset}, item.payload, has_room));
   } else {
     checksum = gather(item.payload, {front + offset, header.payload_bytes}, item.checksum);
+    values_.push_back({staged_[index]});
   }
   if (item.checksum) set_checksum(header, checksum);
   std::memcpy(front, &header, sizeof header);

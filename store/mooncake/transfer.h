@@ -42,9 +42,10 @@ struct Transfer {
   static std::uint64_t region_bytes(const Positions& positions, std::span<const ValueRoom> rooms);
 
   // Puts an item's header to its place, and its payload unless it is read where it is, and
-  // names its key. In order. `look`: put() is to look whether it can be read. `join`: the header
-  // may go into the room in front of the payload, as no call can be reading there.
-  void stage(std::size_t index, const PutItem& item, bool look, bool join);
+  // names its key. In order. `is_sure`: no put has failed so far. Else put() looks whether what
+  // a sole writer has put can be read, too, and the header keeps out of the room in front of the
+  // payload, where a call may be reading still.
+  void stage(std::size_t index, const PutItem& item, bool is_sure);
 
   // On a worker: the calls. Why put() looks: Mooncake answers success for a key that
   // somebody else is writing, or has left half written.
