@@ -52,7 +52,7 @@ struct BenchOptions {
   std::vector<int> blocks = {64, 1024, 8192};
   std::string model = default_model_files().base;
   std::string store = "mooncake";
-  int runs = 21;
+  int runs = 101;
   std::vector<std::uint64_t> mooncake_keys = {1000, 10'000, 100'000};
 };
 

@@ -166,7 +166,9 @@ Status MooncakeStore::join(const MakeClient& make_client, const MooncakeConfig& 
   auto joining = std::make_shared<Joining>();
   MooncakeConfig for_wheel = config;
   for_wheel.local_buffer_bytes = 0;
-  const auto call = calls_.start([joining, make_client, for_wheel, arena = *arena] {
+  // Not on a thread that puts: what the wheel keeps from its setup lies all over that thread's
+  // malloc arena, and puts of 64 values from there take 1 to 5% longer.
+  const auto call = purger_.start([joining, make_client, for_wheel, arena = *arena] {
     Result<std::unique_ptr<MooncakeClient>> client = make_client();
     if (!client) {
       joining->status = std::unexpected(client.error());
