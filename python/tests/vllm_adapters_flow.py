@@ -5,26 +5,24 @@ id, loaded by RPC, and loaded in place while a request for it runs. The last als
 connector.
 """
 
-import json
 import pathlib
 import sys
 
 from tiny_adapter import write_adapter
-from vllm_failures import ours
-from vllm_flow import BLOCK, Flow, prompt_of
+from vllm_flow import BLOCK, Flow, ours, prompt_of
 
 ACROSS_TOKENS = 200  # of a request that an adapter is loaded under: it fills a block of its own
 
 
-def main(model: str, folder: str, connector: str) -> dict[str, dict]:
+def main(model: str, folder: str, connector: str) -> None:
     flow = Flow(
-        model, ours() if connector == "with" else None, extension="vllm_failures.WorkerExtension",
+        model, ours() if connector == "with" else None,
         enable_lora=True, max_loras=1, max_cpu_loras=1, max_lora_rank=8,
     )  # fmt: skip
     if flow.with_connector:
         load_anew(flow, folder)
     load_in_place(flow, folder)
-    return flow.steps
+    flow.end()
 
 
 def load_anew(flow: Flow, folder: str) -> None:
@@ -91,4 +89,4 @@ def load_in_place(flow: Flow, folder: str) -> None:
 
 
 if __name__ == "__main__":
-    print("FLOW " + json.dumps(main(*sys.argv[1:])), flush=True)
+    main(*sys.argv[1:])

@@ -5,7 +5,6 @@ the server is stopped and killed. ranks: two ranks, one of which is stopped and 
 step.
 """
 
-import json
 import os
 import signal
 import struct
@@ -15,19 +14,9 @@ import time
 
 import vllm_flow
 from processes import wait_until_halted
-from vllm_flow import Flow
+from vllm_flow import Flow, ours
 
 RESET_TIMEOUT_S = 2
-RPCS = ["connector_stats", "signal_at_load", "pid"]
-
-
-def ours(**options) -> dict:
-    return {
-        "kv_connector": "NewmoonConnector",
-        "kv_connector_module_path": "newmoon.vllm",
-        "kv_role": "kv_both",
-        "kv_connector_extra_config": {"reading_rpcs": RPCS, **options},
-    }
 
 
 def multi(*connectors: dict) -> dict:
@@ -83,9 +72,6 @@ class WorkerExtension(vllm_flow.WorkerExtension):
 
         side.wait_for_save = watched_wait_for_save
 
-    def pid(self) -> int:
-        return os.getpid()
-
 
 class FailureFlow(Flow):
     def __init__(self, model: str, connector: dict, ranks: int = 1):
@@ -127,7 +113,7 @@ class FailureFlow(Flow):
         self.steps[name] = dict(told)
 
 
-def run_with_store(flow: FailureFlow, server: int) -> dict[str, dict]:
+def run_with_store(flow: FailureFlow, server: int) -> None:
     flow.ask("cold")
     flow.ask("local")
     flow.push_out()
@@ -156,10 +142,9 @@ def run_with_store(flow: FailureFlow, server: int) -> dict[str, dict]:
     flow.ask("after all")
     flow.resets("resets")
     flow.stats("stats")
-    return flow.steps
 
 
-def run_with_ranks(flow: FailureFlow) -> dict[str, dict]:
+def run_with_ranks(flow: FailureFlow) -> None:
     flow.ask("cold")
     flow.ask("local")
     flow.push_out()
@@ -179,35 +164,34 @@ def run_with_ranks(flow: FailureFlow) -> dict[str, dict]:
         flow.ask("killed")
     except Exception as error:
         flow.steps["killed"] = {"ended": type(error).__name__}
-    return flow.steps
 
 
-def run_with_a_rank_killed_in_a_step(flow: FailureFlow) -> dict[str, dict]:
+def run_with_a_rank_killed_in_a_step(flow: FailureFlow) -> None:
     flow.ask("cold")
     pids = flow.llm.collective_rpc("pid")
     flow.send(vllm_flow.prompt_of(5), tokens=200)
     time.sleep(0.3)  # it generates for longer than that
     os.kill(pids[1], signal.SIGKILL)
     flow.timed_reset("reset while killed")
-    return flow.steps
 
 
 if __name__ == "__main__":
     model, mode, *arguments = sys.argv[1:]
     with_ranks = {"ranks": run_with_ranks, "ranks-in-a-step": run_with_a_rank_killed_in_a_step}
     if mode in with_ranks:
-        told = with_ranks[mode](FailureFlow(model, ours(reset_timeout_s=RESET_TIMEOUT_S), 2))
+        flow = FailureFlow(model, ours(reset_timeout_s=RESET_TIMEOUT_S), 2)
+        with_ranks[mode](flow)
     else:
         endpoint, server = arguments
-        # So long that a busy machine is not taken for a dead store.
-        first = ours(
-            store=endpoint, store_timeout_s=3, lookup_timeout_s=20, reset_timeout_s=RESET_TIMEOUT_S
+        connector = ours(
+            "signal_at_load",
+            store=endpoint,
+            store_timeout_s=3,  # one that is stopped is waited for, again and again
+            reset_timeout_s=RESET_TIMEOUT_S,
         )
         if mode == "multi":
-            first = multi(first, ours(namespace="second", min_load_tokens=1 << 30))
-        flow = FailureFlow(model, first)
-        told = run_with_store(flow, int(server))
-        flow.close()
-    print("FLOW " + json.dumps(told), flush=True)
-    if mode in with_ranks:  # a dead engine has nothing left to shut down
-        os._exit(0)
+            second = ours("signal_at_load", namespace="second", min_load_tokens=1 << 30)
+            connector = multi(connector, second)
+        flow = FailureFlow(model, connector)
+        run_with_store(flow, int(server))
+    flow.end(is_dead=mode in with_ranks)

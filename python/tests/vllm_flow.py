@@ -23,22 +23,24 @@ os.environ |= {
 BLOCK = 128  # tokens; vLLM's on CPU
 KV_BLOCKS = 20  # so few that other requests push a prompt out of vLLM's own cache
 PROMPT_TOKENS = 6 * BLOCK + 4
+# So long that a busy machine is taken for no dead store or rank.
+PATIENT = {"store_timeout_s": 10, "lookup_timeout_s": 20}
+READING_RPCS = ["connector_stats", "pid", "scale_norms_unseen"]
 
 
-def connector_on(store: str) -> dict:
+def ours(*rpcs: str, **options) -> dict:
+    """`rpcs`: those of the flow's own that write no weights."""
+    reading = {"reading_rpcs": [*READING_RPCS, *rpcs]}
     return {
         "kv_connector": "NewmoonConnector",
         "kv_connector_module_path": "newmoon.vllm",
         "kv_role": "kv_both",
-        "kv_connector_extra_config": {
-            "store": store,
-            "store_bytes": 1 << 30,
-            # A busy machine is no reason for a miss.
-            "store_timeout_s": 10,
-            "lookup_timeout_s": 20,
-            "reading_rpcs": ["connector_stats", "scale_norms_unseen"],
-        },
+        "kv_connector_extra_config": PATIENT | reading | options,
     }
+
+
+def connector_on(store: str) -> dict:
+    return ours(store=store, store_bytes=1 << 30)
 
 
 def prompt_of(seed: int) -> list[int]:
@@ -76,6 +78,9 @@ class WorkerExtension:
     def connector_stats(self) -> dict[str, int]:
         core = self.connector_core()
         return core.stats() | {"unfinished_saves": core.unfinished_saves}
+
+    def pid(self) -> int:
+        return os.getpid()
 
 
 class Flow:
@@ -175,6 +180,15 @@ class Flow:
         wait_until_asleep(self.engine_pid())
         self.llm.llm_engine.engine_core.shutdown(timeout=60)
 
+    def end(self, is_dead: bool = False) -> None:
+        """The last thing that a run does. `is_dead`: its engine, which has nothing left to shut down,
+        but vLLM's client would try as it ends."""
+        if not is_dead:
+            self.close()
+        print("FLOW " + json.dumps(self.steps), flush=True)
+        if is_dead:
+            os._exit(0)
+
     def engine_pid(self) -> int:
         (process,) = self.llm.llm_engine.engine_core.resources.engine_manager.processes
         return process.pid
@@ -198,7 +212,7 @@ class Flow:
         self.steps[name] = {"answer": self.llm.reset_prefix_cache(**arguments)}
 
 
-def run(flow: Flow) -> dict[str, dict]:
+def run(flow: Flow) -> None:
     flow.ask("A cold")
     flow.ask("A local")
     if flow.with_connector:
@@ -228,10 +242,9 @@ def run(flow: Flow) -> dict[str, dict]:
     flow.ask("D cold")
     if flow.with_connector:
         flow.stats("stats D")
-    return flow.steps
 
 
-def run_on_ranks(flow: Flow) -> dict[str, dict]:
+def run_on_ranks(flow: Flow) -> None:
     flow.wait_for_stores()
     flow.ask("A cold")
     flow.ask("A local")
@@ -240,15 +253,15 @@ def run_on_ranks(flow: Flow) -> dict[str, dict]:
     flow.reset("reset A", reset_connector=True)
     flow.ask("A after reset")
     flow.steps["ranks"] = flow.llm.collective_rpc("connector_stats")
-    return flow.steps
 
 
 if __name__ == "__main__":
     model, mode, *store = sys.argv[1:]
-    if mode == "without":
-        told = run(Flow(model, None))
-    elif mode == "with":
-        told = run(Flow(model, connector_on(*store)))
+    connector = connector_on(*store) if store else None
+    if mode in ("with", "without"):
+        flow = Flow(model, connector)
+        run(flow)
     else:
-        told = run_on_ranks(Flow(model, connector_on(*store), int(mode)))
-    print("FLOW " + json.dumps(told), flush=True)
+        flow = Flow(model, connector, int(mode))
+        run_on_ranks(flow)
+    flow.end()

@@ -2,7 +2,6 @@
 JSON: vllm_hybrid_flow.py MODEL [as-one-group].
 """
 
-import json
 import sys
 
 from vllm_flow import Flow, connector_on
@@ -14,7 +13,7 @@ HYBRID = {
 }
 
 
-def main(model: str, *how: str) -> dict[str, dict]:
+def main(model: str, *how: str) -> None:
     # As three groups a prompt needs more blocks than there are by default.
     options = {"disable_hybrid_kv_cache_manager": True} if how else {"num_gpu_blocks_override": 60}
     flow = Flow(model, connector_on("memory"), hf_overrides=HYBRID, **options)
@@ -22,8 +21,8 @@ def main(model: str, *how: str) -> dict[str, dict]:
     flow.ask("local")
     flow.push_out()
     flow.ask("external")
-    return flow.steps
+    flow.end()
 
 
 if __name__ == "__main__":
-    print("FLOW " + json.dumps(main(*sys.argv[1:])), flush=True)
+    main(*sys.argv[1:])

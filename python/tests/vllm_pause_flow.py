@@ -3,15 +3,15 @@ while a request is saving, in real vLLM, told as JSON: vllm_pause_flow.py MODEL 
 server, which is stopped so that loads and saves last.
 """
 
-import json
 import os
 import signal
 import sys
 import threading
 import time
 
-from vllm_failures import FailureFlow, ours, wait_until_halted
-from vllm_flow import prompt_of
+from processes import wait_until_halted
+from vllm_failures import FailureFlow
+from vllm_flow import ours, prompt_of
 
 STOPPED_S = 2.0
 
@@ -82,10 +82,10 @@ def reset_while_saving(flow: FailureFlow, server: int) -> None:
 
 if __name__ == "__main__":
     model, endpoint, server = sys.argv[1:]
-    rpcs = ["connector_stats", "signal_at_load", "signal_at_save", "scale_norms_unseen"]
-    connector = ours(store=endpoint, store_timeout_s=60, load_timeout_s=60, reading_rpcs=rpcs)
+    lasting = {"store_timeout_s": 60, "load_timeout_s": 60}
+    connector = ours("signal_at_load", "signal_at_save", store=endpoint, **lasting)
     flow = FailureFlow(model, connector)
     pause_while_loading(flow, int(server))
     reset_without_pause(flow, int(server))
     reset_while_saving(flow, int(server))
-    print("FLOW " + json.dumps(flow.steps), flush=True)
+    flow.end()

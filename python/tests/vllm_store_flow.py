@@ -4,7 +4,6 @@ Whoever calls has the store running; the run on Mooncake kills its master and st
 STORE is the folder of its log then.
 """
 
-import json
 import os
 import pathlib
 import signal
@@ -15,11 +14,10 @@ import time
 import vllm_flow
 from mooncake_master import MooncakeMaster
 from processes import binary
-from vllm_flow import Flow
+from vllm_flow import Flow, ours
 
 NAMESPACE = "run-7"
 B, C = 1.5, 2.0  # other weights, as factors of norms; 1.0 is what was loaded
-READING = ["connector_stats", "load_norms_unseen", "pid", "scale_norms_unseen"]
 
 
 class WorkerExtension(vllm_flow.WorkerExtension):
@@ -39,25 +37,11 @@ class WorkerExtension(vllm_flow.WorkerExtension):
         model.load_weights(scaled)
         return len(scaled)
 
-    def pid(self) -> int:
-        return os.getpid()
-
 
 def start(model: str, store: str, identity: str, engine_id: str, **options) -> Flow:
-    connector = {
-        "kv_connector": "NewmoonConnector",  # known by the entry point, without a module's path
-        "kv_role": "kv_both",
-        "engine_id": engine_id,
-        "kv_connector_extra_config": {
-            "store": store,
-            # So long that a busy machine is not taken for a dead store or rank.
-            "store_timeout_s": 5,
-            "lookup_timeout_s": 20,
-            "namespace": NAMESPACE,
-            "identity": identity,
-            "reading_rpcs": READING,
-        },
-    }
+    named = {"namespace": NAMESPACE, "identity": identity}
+    connector = ours("load_norms_unseen", store=store, **named) | {"engine_id": engine_id}
+    del connector["kv_connector_module_path"]  # it is known by the entry point
     return Flow(model, connector, extension="vllm_store_flow.WorkerExtension", **options)
 
 
@@ -221,8 +205,4 @@ if __name__ == "__main__":
         ranks = 2 if mode == "fenced" else 1
         flow = start(model, store, "digest", f"engine-{mode}", load_format=load_format, ranks=ranks)
         run(flow, store)
-    if mode != "killed":
-        flow.close()
-    print("FLOW " + json.dumps(flow.steps), flush=True)
-    if mode == "killed":  # a dead engine has nothing left to shut down
-        os._exit(0)
+    flow.end(is_dead=mode == "killed")
