@@ -226,6 +226,17 @@ TEST_F(NamedRoles, ALabelFromBeforeAWriteNamesNothing) {
   EXPECT_TRUE(is_unique());
 }
 
+// A label is told between steps, and the ranks are asked for it.
+TEST_F(NamedRoles, AWriteBetweenALabelAndTheNextStepIsSeen) {
+  start(IdentityMode::kTrustedLabel);
+  match("a", 1);
+  build();
+  EXPECT_FALSE(scheduler_->weights_were_written());
+  scheduler_->set_weight_version("step-1");
+  for (auto& rank : ranks_) rank->worker.weights_written();
+  EXPECT_TRUE(scheduler_->weights_were_written());
+}
+
 TEST_F(NamedRoles, SilentRanksHoldUpNoMatch) {
   identify(1);
   match("a", 1);

@@ -312,6 +312,7 @@ bool SchedulerRole::label_is_trusted() const {
 
 // vLLM tells it behind the update that it belongs to, when a scope may be open already.
 void SchedulerRole::set_weight_version(const std::string& weight_version) {
+  ranks_were_asked_ = false;  // if they were, then between steps
   if (options_.identity != IdentityMode::kTrustedLabel || weight_version == weight_version_) return;
   label_writes_.reset();
   weight_version_ = weight_version;
