@@ -168,6 +168,8 @@ void bind_scheduler(py::module_& module) {
            [](Scheduler& self) {
              return self.wait([](SchedulerRole& role) { return role.weights_were_written(); });
            })
+      .def_property_readonly("writes_are_known",
+                             [](Scheduler& self) { return self.role().writes_are_known(); })
       .def_property_readonly("adopt_is_due",
                              [](Scheduler& self) { return self.role().adopt_is_due(); })
       .def("identify", &identify)

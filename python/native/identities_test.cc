@@ -237,12 +237,49 @@ TEST_F(NamedRoles, AWriteBetweenALabelAndTheNextStepIsSeen) {
   EXPECT_TRUE(scheduler_->weights_were_written());
 }
 
-TEST_F(NamedRoles, SilentRanksHoldUpNoMatch) {
+// A request of that step might use what the engine's own cache has of weights of before.
+TEST_F(NamedRoles, WhatSilentRanksWroteIsNotTakenForNothing) {
   identify(1);
   match("a", 1);
   build();
+  EXPECT_FALSE(scheduler_->weights_were_written());
+  EXPECT_TRUE(scheduler_->writes_are_known());
+  build();
+  for (auto& rank : ranks_) rank->worker.weights_written();
+  silent_ = true;
+  for (const char* id : {"of the step", "of the same step"}) {
+    EXPECT_FALSE(scheduler_->weights_were_written()) << id;
+    EXPECT_FALSE(scheduler_->writes_are_known()) << id;
+  }
+  build();
+  const Time before = clock_.now();
+  EXPECT_FALSE(scheduler_->weights_were_written());
+  EXPECT_FALSE(scheduler_->writes_are_known());
+  EXPECT_EQ(clock_.now(), before) << "it holds up one step, and not the next one";
+
+  silent_ = false;
+  clock_.advance(std::chrono::seconds(10));
+  build();
+  EXPECT_TRUE(scheduler_->weights_were_written());
+  EXPECT_TRUE(scheduler_->writes_are_known());
+}
+
+// Nothing is forgotten for it.
+TEST_F(NamedRoles, ARankThatWasOnlyBusyIsBelievedAgain) {
+  match("a", 1);
+  build();
+  EXPECT_FALSE(scheduler_->weights_were_written());
+  const Epoch before = scheduler_->fence().epoch();
+  build();
   silent_ = true;
   EXPECT_FALSE(scheduler_->weights_were_written());
+  EXPECT_FALSE(scheduler_->writes_are_known());
+  silent_ = false;
+  clock_.advance(std::chrono::seconds(10));
+  build();
+  EXPECT_FALSE(scheduler_->weights_were_written());
+  EXPECT_TRUE(scheduler_->writes_are_known());
+  EXPECT_EQ(scheduler_->fence().epoch(), before);
 }
 
 TEST_F(NamedRoles, ATrustedLabelNamesTheWeightsItWasSetBehind) {

@@ -246,6 +246,7 @@ Result<std::vector<std::uint64_t>> SchedulerRole::count_writes(Duration timeout)
 bool SchedulerRole::weights_were_written() {
   if (std::exchange(ranks_were_asked_, true)) return false;
   Result<std::vector<std::uint64_t>> writes = count_writes(options_.lookup_timeout);
+  writes_are_known_ = writes.has_value();
   if (!writes) {
     // What is cached from here on is of weights that were not counted.
     if (!seen_writes_) seen_writes_.emplace();

@@ -100,11 +100,14 @@ class SchedulerRole {
   void unseal();
 
   // --- weights ---
-  // Rule BIND, before the engine looks into its own cache: true if a rank has written weights
-  // that nobody announced. The fence has moved then, and the engine must forget what that
-  // cache holds. Asks the ranks, once a step; what a silent one wrote is not known until it
-  // answers.
+  // Rule BIND, before the engine uses what it found in its own cache: true if a rank has written
+  // weights that nobody announced. The fence has moved then, and the engine must forget what that
+  // cache holds. Asks the ranks, once a step.
   bool weights_were_written();
+  // Whether all of them said so in this step. If not, what that cache holds may be of weights of
+  // before, and nothing of it may be used in this step; once they answer, it is known what must be
+  // forgotten. So a rank that is silent for long, or busy, costs hits and no more.
+  bool writes_are_known() const { return writes_are_known_; }
   // The next call would open a scope. Whoever knows the weights says so first, with the
   // count of writes at which each rank had them; else, or if a rank wrote since, the scope is
   // unique. Kept until the next seal.
@@ -171,6 +174,7 @@ class SchedulerRole {
   bool adopt_due_ = true;
   Time adopt_after_{};             // not before
   bool ranks_were_asked_ = false;  // in this step, how often they wrote weights
+  bool writes_are_known_ = false;  // and all have answered
   Epoch told_epoch_ = 0;           // whose scope the ranks were told
   std::optional<KnownWeights> known_weights_;
   std::string weight_version_;

@@ -98,10 +98,13 @@ def test_ranks_that_stop_and_die(tiny_model):
     assert told["external"]["external"] == FOUND and told["external"]["local"] == 0
     assert told["external"]["logprobs"] == told["local"]["logprobs"]
     assert [rank["loaded_blocks"] for rank in told["ranks"]] == [FOUND // 128] * 2
+    # A rank had written weights, and did not say so.
+    assert told["silent"]["cached"] == told["silent"]["local"] == 0
+    assert told["silent"]["logprobs"] == told["silent cold"]["logprobs"]
     # Fenced, though a rank could not say that it knows.
     assert told["reset while stopped"]["answer"] is True
     assert told["reset while stopped"]["seconds"] < RESET_LIMIT_S
-    assert told["resets"] == {"resets": 1, "degraded_resets": 1, "failed_resets": 0}
+    assert told["resets"] == {"resets": 2, "degraded_resets": 1, "failed_resets": 0}
     assert told["after reset"]["cached"] == 0
     assert told["after reset"]["tokens"] == told["cold"]["tokens"]
     assert told["again"]["external"] == FOUND

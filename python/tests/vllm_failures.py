@@ -17,6 +17,7 @@ from processes import wait_until_halted
 from vllm_flow import Flow, ours
 
 RESET_TIMEOUT_S = 2
+LOOKUP_TIMEOUT_S = 2  # of the runs with ranks, one of which is silent for longer
 
 
 def multi(*connectors: dict) -> dict:
@@ -71,6 +72,10 @@ class WorkerExtension(vllm_flow.WorkerExtension):
             wait_for_save()
 
         side.wait_for_save = watched_wait_for_save
+
+    def count_write(self) -> None:
+        """As `newmoon ctl fence` has the rank do."""
+        self._sides()[0].note_weight_write()
 
 
 class FailureFlow(Flow):
@@ -144,6 +149,21 @@ def run_with_store(flow: FailureFlow, server: int) -> None:
     flow.stats("stats")
 
 
+def ask_a_silent_rank(flow: FailureFlow, pid: int) -> None:
+    """It wrote weights, has counted that, and stops before the engine asks for it. vLLM's own cache
+    holds the prompt, of the weights of before."""
+    flow.change_weights(1.5)
+    flow.llm.collective_rpc("count_write")
+    os.kill(pid, signal.SIGSTOP)
+    wait_until_halted(pid)
+    flow.send(vllm_flow.prompt_of(0))
+    time.sleep(LOOKUP_TIMEOUT_S + 1)  # the engine goes on meanwhile, and waits for the rank's step
+    os.kill(pid, signal.SIGCONT)
+    flow.receive("silent")
+    flow.reset("reset silent", reset_connector=True)
+    flow.ask("silent cold")
+
+
 def run_with_ranks(flow: FailureFlow) -> None:
     flow.ask("cold")
     flow.ask("local")
@@ -151,6 +171,8 @@ def run_with_ranks(flow: FailureFlow) -> None:
     flow.ask("external")
     flow.steps["ranks"] = flow.llm.collective_rpc("connector_stats")
     pids = flow.llm.collective_rpc("pid")
+    ask_a_silent_rank(flow, pids[1])
+    flow.change_weights(1.0)
     os.kill(pids[1], signal.SIGSTOP)
     flow.timed_reset("reset while stopped")
     os.kill(pids[1], signal.SIGCONT)
@@ -179,7 +201,8 @@ if __name__ == "__main__":
     model, mode, *arguments = sys.argv[1:]
     with_ranks = {"ranks": run_with_ranks, "ranks-in-a-step": run_with_a_rank_killed_in_a_step}
     if mode in with_ranks:
-        flow = FailureFlow(model, ours(reset_timeout_s=RESET_TIMEOUT_S), 2)
+        timeouts = {"reset_timeout_s": RESET_TIMEOUT_S, "lookup_timeout_s": LOOKUP_TIMEOUT_S}
+        flow = FailureFlow(model, ours("count_write", **timeouts), 2)
         with_ranks[mode](flow)
     else:
         endpoint, server = arguments

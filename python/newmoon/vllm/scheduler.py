@@ -52,6 +52,7 @@ class SchedulerSide:
         self._requests: dict[str, Request] = {}  # those that may use the external tier
         self._params: dict[str, RequestParams] = {}  # by request id
         self._local_tokens: dict[str, int] = {}  # found in vLLM's own cache, by request id
+        self._to_compute: list[Request] = []  # they are asked for again, and are to read no cache
         self._manager: KVCacheManager | None = None
         self._local_cache: LocalCache | None = None
         self.reading_rpcs = frozenset(options.reading_rpcs)
@@ -82,6 +83,9 @@ class SchedulerSide:
         self._fence_after_local_reset()
         if self._forgot_written_weights():
             return None, False  # what was just found in vLLM's own cache is of the old ones
+        if num_computed_tokens > 0 and not self._core.writes_are_known:
+            self._to_compute.append(request)  # it may be of old ones too
+            return None, False
         if not may_use(request):
             return 0, False
         request_id = request.request_id
@@ -130,6 +134,9 @@ class SchedulerSide:
     def build_connector_meta(self, output: "SchedulerOutput") -> StepMetadata:
         self._fence_after_local_reset()
         self._identify_if_due()
+        for request in self._to_compute:
+            request.skip_reading_prefix_cache = True  # not sooner: vLLM then takes None for 0
+        self._to_compute.clear()
         for new in output.scheduled_new_reqs:
             self._schedule(output, new.req_id, new.block_ids, True, new.num_computed_tokens)
         cached, scheduled = output.scheduled_cached_reqs, output.num_scheduled_tokens
