@@ -18,7 +18,7 @@ Shard shard_of(std::size_t rank) { return {.tp = static_cast<std::uint16_t>(rank
 Result<std::unique_ptr<WorkerStack>> WorkerStack::start(Options options) {
   keep_freed_memory();
   std::unique_ptr<WorkerStack> stack(new WorkerStack(std::move(options)));
-  for (const auto& step : {&WorkerStack::open, &WorkerStack::serve}) {
+  for (const auto& step : {&WorkerStack::open, &WorkerStack::make_staging, &WorkerStack::serve}) {
     if (const Status done = (stack.get()->*step)(); !done) return std::unexpected(done.error());
   }
   return stack;
@@ -45,21 +45,23 @@ Status WorkerStack::open() {
       make_store(options_.store_url, options_.store, clock_, *free_);
   if (!store) return std::unexpected(store.error());
   store_ = std::move(*store);
+  return {};
+}
 
+Status WorkerStack::make_staging() {
   std::uint64_t block_bytes = 0;
   for (const StagedMemory::Region& region : options_.regions) block_bytes += region.bytes;
-  const std::size_t front_room = store_->front_room_for(block_bytes);
-  const std::uint64_t slot_bytes = front_room + block_bytes;
-  if (block_bytes == 0 || options_.staging_bytes < slot_bytes) {
+  if (block_bytes == 0) return fail(Code::kBadRequest, "there is no KV memory to save from");
+  if (options_.staging_bytes < block_bytes) {
     return fail(Code::kBadRequest, "staging_bytes " + std::to_string(options_.staging_bytes) +
-                                       " does not hold one block of " + std::to_string(slot_bytes) +
-                                       " bytes");
+                                       " holds no block; it takes " + std::to_string(block_bytes) +
+                                       " at least, the bytes of one on this rank");
   }
   const bool with_checksums = StoreWorker::uses_checksums(options_.checksum, *store_);
   try {
     memory_ = std::make_unique<StagedMemory>(options_.regions, options_.block_count,
-                                             options_.staging_bytes / slot_bytes, with_checksums,
-                                             front_room);
+                                             options_.staging_bytes / block_bytes, with_checksums,
+                                             store_->front_room_for(block_bytes));
   } catch (const std::bad_alloc&) {
     return fail(Code::kUnavailable, "staging_bytes " + std::to_string(options_.staging_bytes) +
                                         ": this machine gives no such memory; ask for less");

@@ -31,12 +31,12 @@ class WorkerStack {
     std::string engine_id;
     std::vector<StagedMemory::Region> regions;
     std::size_t block_count = 0;
-    std::uint64_t staging_bytes = 0;
+    std::uint64_t staging_bytes = 0;  // of blocks; what the store has in front of each comes on top
     bool checksum = true;
     bool sole_writer = false;  // scopes are this engine's alone: identity unique
   };
   // kBadRequest, kUnavailable: as make_store() and ZmqServer::start(); or staging that
-  // does not hold one block.
+  // does not hold one block, or is more than the machine has.
   static Result<std::unique_ptr<WorkerStack>> start(Options options);
   ~WorkerStack();
   WorkerStack(const WorkerStack&) = delete;
@@ -50,6 +50,7 @@ class WorkerStack {
  private:
   explicit WorkerStack(Options options) : options_(std::move(options)) {}
   Status open();
+  Status make_staging();
   Status serve();
   void hold_scopes();
   StoreWorker::Options worker_options() const;

@@ -201,8 +201,15 @@ def test_sockets_are_per_engine_and_rank(monkeypatch):
     assert one != two and one.startswith("ipc:///somewhere/newmoon-")
 
 
-def test_staging_that_the_machine_does_not_have_is_named():
-    with pytest.raises(newmoon.Error, match="staging_bytes 562949953421312"):
+@pytest.mark.parametrize(
+    ("staging_bytes", "said"),
+    [
+        (1 << 49, "staging_bytes 562949953421312: this machine gives no such memory"),
+        (1023, "staging_bytes 1023 holds no block; it takes 1024 at least"),
+    ],
+)
+def test_staging_that_the_machine_or_a_block_does_not_fit_is_named(staging_bytes, said):
+    with pytest.raises(newmoon.Error, match=said):
         ConnectorWorker(
             store="memory",
             store_bytes=1 << 20,
@@ -216,7 +223,7 @@ def test_staging_that_the_machine_does_not_have_is_named():
             engine_id="engine",
             regions=[(4096, 1024, 1024)],  # never read: no block is staged
             block_count=1,
-            staging_bytes=1 << 49,
+            staging_bytes=staging_bytes,
             identity="unique",
         )
 
