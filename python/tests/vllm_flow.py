@@ -1,8 +1,8 @@
-"""One run of real vLLM on CPU, told as JSON: vllm_flow.py MODEL with|without|RANKS STORE.
+"""One run of real vLLM on CPU, told as JSON: vllm_flow.py MODEL with|without|RANKS [STORE].
 
 The same requests and weight changes with the connector and without it, so that
-test_vllm_engine.py can compare them; and a short run on several ranks. A module of its own
-because vLLM's processes import it.
+test_vllm_engine.py can compare them; and a short run on several ranks, with and without. A module
+of its own because vLLM's processes import it.
 """
 
 import json
@@ -245,9 +245,12 @@ def run(flow: Flow) -> None:
 
 
 def run_on_ranks(flow: Flow) -> None:
-    flow.wait_for_stores()
+    if flow.with_connector:
+        flow.wait_for_stores()
     flow.ask("A cold")
     flow.ask("A local")
+    if not flow.with_connector:
+        return
     flow.push_out()
     flow.ask("A external")
     flow.reset("reset A", reset_connector=True)
