@@ -18,7 +18,7 @@ main() {
   verb setup
   make_environment
   install_package
-  PYTHONPATH="$ROOT/$PACKAGE" NEWMOON_TEST_MODEL="$VLLM_VENV/smollm2-hf" \
+  PYTHONPATH="$PACKAGE" NEWMOON_TEST_MODEL="$VLLM_VENV/smollm2-hf" \
     "$VLLM_VENV/bin/python" python/bench/bench_vllm.py --log build/bench_vllm.log --json "$json" \
     "${arguments[@]}" || code=$?
   ((code <= 1)) || exit "$code"

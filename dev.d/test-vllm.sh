@@ -1,7 +1,6 @@
 # help: the Python package, alone and in real vLLM on CPU; arguments go to pytest
 #
-# The environment (6.5 GB) is made once, in vllm/ of the cache (tools/make_vllm_venv). Tests are told
-# where the model is, and the Python part of the vLLM after the one they run on.
+# The environment (6.5 GB) is made once, in vllm/ of the cache (tools/make_vllm_venv).
 source dev.d/lib/vllm.sh
 
 main() {
@@ -10,9 +9,7 @@ main() {
   make_environment
   make_binary
   install_package
-  PYTHONPATH="$ROOT/$PACKAGE" NEWMOON_BINARY="$ROOT/build/release/newmoon" \
-    NEWMOON_TEST_MODEL="$VLLM_VENV/smollm2-hf" NEWMOON_NEXT_VLLM="$VLLM_VENV/next-vllm" \
-    "$VLLM_VENV/bin/python" -m pytest --junit-xml=build/test-vllm/results.xml "$@" || code=$?
+  test_package "$PACKAGE" --junit-xml=build/test-vllm/results.xml "$@" || code=$?
   ((code <= 1)) || fail "pytest ended with code $code"
   ((code == 0)) || pass=false
   code=0

@@ -6,7 +6,7 @@ main() {
   verb setup
   make_environment
   install_package
-  PYTHONPATH="$ROOT/$PACKAGE" "$VLLM_VENV/bin/python" examples/vllm_rl_update.py "$@" || code=$?
+  PYTHONPATH="$PACKAGE" "$VLLM_VENV/bin/python" examples/vllm_rl_update.py "$@" || code=$?
   ((code <= 1)) || exit "$code"
   ((code == 0)) || pass=false
   gate_result vllm-example "$pass" "\"seconds\": $((SECONDS - started))"

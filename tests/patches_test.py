@@ -7,28 +7,38 @@ import subprocess
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# Folder -> the fields that its verb needs.
-FOLDERS = {"tests/planted": ("Rule", "Faults", "Arguments"), "sim/bugs": ("Rule",)}
-PRODUCTION = ("base", "hash", "store", "admin", "connector", "engine", "model")
+PLANTED = sorted((ROOT / "tests/planted").glob("*.patch"))
+SIMULATED = sorted((ROOT / "sim/bugs").glob("*.patch"))
+PRODUCTION = ("base", "hash", "store", "admin", "connector", "engine", "model", "python/native")
+IN_PYTHON = "python/newmoon/"
+
+
+def in_the_connector(path):
+    """Seen by tests of the vLLM connector, the others by the demo."""
+    return path.stem.startswith("vllm-")
+
+
+def fields_of(path):
+    """Those that its verb needs."""
+    if path in SIMULATED:
+        return ["Rule"]
+    return ["Rule", "Tests"] if in_the_connector(path) else ["Rule", "Faults", "Arguments"]
 
 
 def patches():
-    return [
-        (path, fields)
-        for folder, fields in FOLDERS.items()
-        for path in sorted((ROOT / folder).glob("*.patch"))
-    ]
+    return [(path, fields_of(path)) for path in SIMULATED + PLANTED]
 
 
 class PatchesTest(unittest.TestCase):
-    def test_the_page_names_those_of_the_demo(self):
+    def test_the_page_names_them(self):
         page = (ROOT / "docs" / "verification.md").read_text("utf-8")
-        table = page.split("## Planted bugs on the real model")[1].split("\n## ")[0]
-        named = re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE)
-        self.assertTrue(named)
-        self.assertEqual(
-            sorted(named), sorted(path.stem for path in (ROOT / "tests/planted").glob("*.patch"))
-        )
+        for title, kind in (("on the real model", False), ("in the vLLM connector", True)):
+            with self.subTest(title):
+                table = page.split(f"## Planted bugs {title}")[1].split("\n## ")[0]
+                named = re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE)
+                there = [path.stem for path in PLANTED if in_the_connector(path) == kind]
+                self.assertTrue(named)
+                self.assertEqual(sorted(named), there)
 
     def test_each_applies_as_it_is(self):
         for path, _ in patches():
@@ -45,8 +55,10 @@ class PatchesTest(unittest.TestCase):
                 files = re.findall(r"^\+\+\+ b/(\S+)", path.read_text(), re.MULTILINE)
                 self.assertTrue(files)
                 for file in files:
-                    self.assertIn(file.split("/")[0], PRODUCTION)
-                    self.assertTrue(file.endswith(".cc") and not file.endswith("_test.cc"), file)
+                    is_cc = file.endswith(".cc") and not file.endswith("_test.cc")
+                    is_py = file.startswith(IN_PYTHON) and file.endswith(".py")
+                    in_cc = file.startswith(tuple(f"{layer}/" for layer in PRODUCTION))
+                    self.assertTrue(is_py or (is_cc and in_cc), file)
 
     def test_each_says_what_it_breaks_and_how_it_is_run(self):
         for path, fields in patches():

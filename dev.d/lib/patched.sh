@@ -1,7 +1,7 @@
 # Not a verb: builds of the product with a bug planted, for sim-bugs and planted.
 #
-# A bug is a patch (patch -p1) of .cc files, preceded by lines "Name: value" that say what it
-# breaks and how it is run. It is applied to a copy of the sources under build/, which keeps
+# A bug is a patch (patch -p1) of .cc or .py files, preceded by lines "Name: value" that say what
+# it breaks and how it is run. It is applied to a copy of the sources under build/, which keeps
 # its own incremental build; the product has no switches for bugs.
 PATCHED="$ROOT/build/patched"
 PATCHED_BINARY="$PATCHED/build/release/newmoon"
@@ -25,19 +25,22 @@ patched_sync() {
     cd "$PATCHED" && find . -path ./build -prune -o -type f -printf '%P\n' | sort))
 }
 
-# Builds the copy with PATCH (none: as it is); says nothing unless that fails.
-patched_build() {  # [PATCH]
-  local log="$PATCHED_LOGS/build.log"
+# The copy with PATCH (none: as it is).
+patched_sources() {  # [PATCH]
   patched_sync
-  if [[ -n "${1:-}" ]]; then
-    patch --quiet -p1 --fuzz=0 --no-backup-if-mismatch -d "$PATCHED" <"$1" ||
-      fail "$1 does not apply; it must be renewed"
-  fi
+  [[ -n "${1:-}" ]] || return 0
+  patch --quiet -p1 --fuzz=0 --no-backup-if-mismatch -d "$PATCHED" <"$1" ||
+    fail "$1 does not apply; it must be renewed"
+}
+
+# Builds TARGET of it; says nothing unless that fails.
+patched_build() {  # [PATCH [TARGET]]
+  local log="$PATCHED_LOGS/build.log"
+  patched_sources "${1:-}"
   (
     cd "$PATCHED"
     export CCACHE_BASEDIR="$PATCHED"  # the same relative paths as build_preset: shared hits
-    cmake --preset release -DNEWMOON_TESTS=OFF &&
-      cmake --build build/release -j "$JOBS" --target newmoon
+    cmake --preset release && cmake --build build/release -j "$JOBS" --target "${2:-newmoon}"
   ) >"$log" 2>&1 || {
     tail -30 "$log" >&2
     fail "building with ${1:-no patch} failed"

@@ -83,22 +83,20 @@ class Core:
             raise TimeoutError(name)
         return [name]
 
-    def go_to_sleep(self, level=1, mode="abort"):
+    def sleep(self, level=1, mode="abort"):
         self.log.append(f"sleep {level}")
         self.model_executor.is_sleeping = level >= 1
 
-    def wake(self, tags=None):
+    def wake_up(self, tags=None):
         self.log.append(f"wake {tags}")
         self.model_executor.is_sleeping = not self.awake
         return self.awake
 
-    collective_rpc = weights.around_rpc(run)
-    add_lora = weights.around_adapter(run)
+    add_request = collective_rpc = set_weight_version = add_lora = remove_lora = run
 
-    add_request = weights.before_request(run)
-    set_weight_version = weights.around_label(run)
-    sleep = weights.around_sleep(go_to_sleep)
-    wake_up = weights.around_wake_up(wake)
+
+for method, wrapper in weights.WRAPPED.items():
+    setattr(Core, method, wrapper(getattr(Core, method)))
 
 
 @pytest.fixture
@@ -279,8 +277,9 @@ def test_the_scheduler_opens_at_the_reset_behind_a_failure():
     assert log == ["fence", "unseal", "fence"]
 
 
-def test_adapters_seal(core):
-    core.add_lora("adapter")
+@pytest.mark.parametrize("method", ["add_lora", "remove_lora"])
+def test_adapters_seal(core, method):
+    getattr(core, method)("adapter")
     assert core.log == ["seal", "adapter", "unseal"]
 
 
