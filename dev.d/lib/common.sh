@@ -41,11 +41,11 @@ configure_preset() {  # PRESET
   cp CMakePresets.json "$presets"
 }
 
-# Configures and builds a preset into build/PRESET. Paths are relative to ccache, so that
-# other copies of the tree share its hits.
-build_preset() {  # PRESET
+# Configures and builds a preset into build/PRESET, all of it or a target. Paths are relative to
+# ccache, so that other copies of the tree share its hits.
+build_preset() {  # PRESET [TARGET]
   configure_preset "$1"
-  CCACHE_BASEDIR="$ROOT" cmake --build "build/$1" -j "$JOBS"
+  CCACHE_BASEDIR="$ROOT" cmake --build "build/$1" -j "$JOBS" ${2:+--target "$2"}
 }
 
 # Runs a preset's tests and ends with ctest's summary. A test that did not run is a failure:
