@@ -117,6 +117,8 @@ class EngineCore {
   Status update_weights(const WeightUpdate& update);
   // Opens the scope of the weights that all ranks have now. `weight_version` labels
   // them. On an error the engine stays sealed: requests run, without external tier.
+  // Ranks that counted different numbers of weight writes share weights that nothing
+  // names: their scope is unique.
   Status finish_weight_update(const std::optional<std::string>& weight_version);
   // For anything else that may write weights on the ranks: seals, runs `write` (which
   // must return only when every rank has, and see that the ranks count it as a weight
@@ -165,6 +167,7 @@ class EngineCore {
   void end_weight_write(bool succeeded);
   void adopt_if_due();
   Status adopt(const Result<WeightsReport>& report);
+  std::optional<WeightsIdentity> identity_of(const WeightsReport& report) const;
   bool label_is_trusted() const;
 
   const Options options_;

@@ -22,6 +22,14 @@ constexpr std::uint64_t kB = 2;
 
 class EngineCoreTest : public ::testing::Test {
  protected:
+  static bool is_unique(TestEngine& engine) {
+    const std::optional<Scope>& scope = engine.core().fence().scope();
+    return scope && scope->is_unique();
+  }
+  static std::uint64_t hits(const RequestOutput& output) {
+    return output.counters.local_hit_tokens + output.counters.external_hit_tokens;
+  }
+
   TestStore store_;
 };
 
@@ -409,21 +417,73 @@ TEST_F(SleepTest, UnknownTagsAndLevelsAreRefused) {
 
 // --- weights ---
 
-TEST_F(EngineCoreTest, FinishWithUnequalWriteCountsStaysSealed) {
-  TestEngine engine({}, store_.store);
-  engine.executor().report = WeightsReport{.weight_writes = {2, 4}, .digest = std::nullopt};
-  const Status status = engine.update(kB, "b");
-  EXPECT_EQ(status.error().code, Code::kUnavailable);
-  EXPECT_TRUE(engine.core().fence().sealed());
-  // Requests run on what is loaded, without the external tier.
-  engine.generate("r", test_prompt(1, 30));
+// An operator's fence (`newmoon ctl fence`) of one rank of two.
+TEST_F(EngineCoreTest, ARankFencedAloneLeavesUniqueScopesUntilTheOtherOneIs) {
+  TestEngine engine({.blocks = 24}, store_.store);
+  const std::vector<Token> prompt = test_prompt(1, 30);
+  engine.generate("named", prompt);
   engine.settle_transfers();
-  EXPECT_EQ(engine.tokens["r"], engine.cold(kB, test_prompt(1, 30)));
-  EXPECT_EQ(store_.blocks(), 0u);
+  engine.worker(1).weights_written();
 
-  engine.executor().report.reset();
+  ASSERT_TRUE(engine.update(kB, "b"));
+  EXPECT_TRUE(is_unique(engine));
+  EXPECT_EQ(hits(engine.generate("b", prompt)), 0u);
+  EXPECT_EQ(engine.tokens["b"], engine.cold(kB, prompt));
+  engine.settle_transfers();
+  engine.generate("fills the local cache", test_prompt(2, 86));
+  engine.settle_transfers();
+  EXPECT_EQ(engine.generate("b again", prompt).counters.external_hit_tokens, 28u);
+  EXPECT_EQ(engine.tokens["b again"], engine.cold(kB, prompt));
+
   ASSERT_TRUE(engine.update(kA, "a"));
-  EXPECT_FALSE(engine.core().fence().sealed());
+  EXPECT_TRUE(is_unique(engine));
+  EXPECT_EQ(hits(engine.generate("a", prompt)), 0u) << "the fence of a rank is not forgotten";
+  EXPECT_EQ(engine.tokens["a"], engine.cold(kA, prompt));
+  engine.settle_transfers();
+
+  engine.worker(0).weights_written();
+  engine.generate("refused, and begun anew", test_prompt(3, 10));
+  EXPECT_FALSE(is_unique(engine));
+  EXPECT_EQ(engine.generate("found", prompt).counters.external_hit_tokens, 28u);
+  EXPECT_EQ(engine.tokens["found"], engine.cold(kA, prompt));
+}
+
+// What an update writes on one rank before its finish and on the other one behind it.
+TEST_F(EngineCoreTest, AWriteThatReachesARankBehindTheFinishIsMet) {
+  for (const bool in_flight : {false, true}) {
+    TestEngine engine({}, store_.store);
+    const std::vector<Token> prompt = test_prompt(1, 30);
+    ASSERT_TRUE(engine.core().start_weight_update());
+    const Epoch sealed = engine.core().fence().epoch();
+    for (int i = 0; i < 2; ++i) engine.worker(0).note_weight_write(sealed);
+    ASSERT_TRUE(engine.core().finish_weight_update("b"));
+    EXPECT_TRUE(is_unique(engine));
+    engine.generate("between", prompt);
+    engine.settle_transfers();
+
+    if (in_flight) {
+      engine.executor().held = true;
+      engine.add("r", prompt);
+      for (int i = 0; i < 3; ++i) engine.step();
+      EXPECT_EQ(engine.executor().waiting_steps(), 1u);
+    }
+    engine.worker(1).note_weight_write(sealed);
+    ASSERT_TRUE(engine.runner().update_weights(TestModelRunner::set_weights(kB)));
+    engine.worker(1).note_weight_write(sealed);
+    engine.executor().release();
+    if (!in_flight) engine.add("r", prompt);
+    engine.run();
+    engine.settle_transfers();
+    EXPECT_EQ(engine.tokens["r"], engine.cold(kB, prompt)) << in_flight;
+    EXPECT_FALSE(is_unique(engine)) << "both ranks have counted two writes";
+    const ScopeId b = *engine.core().fence().scope_id();
+
+    TestEngine other({.incarnation = 2}, store_.store);
+    ASSERT_TRUE(other.update(kB, "b"));
+    EXPECT_EQ(*other.core().fence().scope_id(), b);
+    other.generate("r", prompt);
+    EXPECT_EQ(other.tokens["r"], other.cold(kB, prompt)) << in_flight;
+  }
 }
 
 TEST_F(EngineCoreTest, UpdateWithoutFinishIsAdoptedAtTheNextStep) {
@@ -436,7 +496,7 @@ TEST_F(EngineCoreTest, UpdateWithoutFinishIsAdoptedAtTheNextStep) {
   engine.generate("r", prompt);
   EXPECT_EQ(engine.tokens["r"], engine.cold(kB, prompt));
   ASSERT_FALSE(engine.core().fence().sealed());
-  EXPECT_TRUE(engine.core().fence().scope()->is_unique());
+  EXPECT_TRUE(is_unique(engine));
 }
 
 TEST_F(EngineCoreTest, FailedUpdateStaysSealedWithoutADigest) {

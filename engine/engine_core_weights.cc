@@ -176,17 +176,23 @@ void EngineCore::adopt_if_due() {
 
 Status EngineCore::adopt(const Result<WeightsReport>& report) {
   if (!report) return std::unexpected(report.error());
-  if (std::ranges::adjacent_find(report->weight_writes, std::ranges::not_equal_to{}) !=
-      report->weight_writes.end()) {
-    return fail(Code::kUnavailable,
-                "adopt: the ranks counted different numbers of weight writes; the external cache "
-                "stays off until an update reaches all of them");
-  }
-  std::optional<WeightsIdentity> identity;
-  if (options_.identity == IdentityMode::kDigest && report->digest) identity = *report->digest;
-  if (label_is_trusted()) identity = LabelIdentity{weight_version_};
-  scheduler_.adopt(identity, report->weight_writes);
+  scheduler_.adopt(identity_of(*report), report->weight_writes);
   return {};
+}
+
+// Rule SEAL: nothing names the weights of ranks that counted differently, as an update may have
+// reached some of them only. Their scope is unique, which is safe whatever they hold: it has no
+// name that others could know, and a rank that is written later refuses it by its own count.
+std::optional<WeightsIdentity> EngineCore::identity_of(const WeightsReport& report) const {
+  if (std::ranges::adjacent_find(report.weight_writes, std::ranges::not_equal_to{}) !=
+      report.weight_writes.end()) {
+    log(LogLevel::kWarning, "engine_core",
+        "the ranks counted different numbers of weight writes, so nothing names their weights: "
+        "the scope is this engine's own");
+    return std::nullopt;
+  }
+  if (label_is_trusted()) return LabelIdentity{weight_version_};
+  return report.digest;
 }
 
 // A label that nobody renewed since the weights were written says nothing of them.

@@ -1,5 +1,6 @@
 // What a replica's witnesses see, and what they object to.
 #include <algorithm>
+#include <functional>
 #include <string>
 
 #include "sim/replica_parts.h"
@@ -77,6 +78,13 @@ void Replica::note_scope() {
   if (!opened_.insert(*seen_scope_).second) returned_.insert(*seen_scope_);
   if (executor_->moving()) {
     verdict().violation("SEAL", "a scope is opened while weights are moving");
+  }
+  const std::vector<std::uint64_t>& writes = fence_.bound_writes();
+  if (std::ranges::adjacent_find(writes, std::not_equal_to{}) != writes.end()) {
+    verdict().saw(Overlap::kUnequalWrites);
+    if (!scope.is_unique()) {
+      verdict().violation("SEAL", "weights have a name, and ranks counted different writes");
+    }
   }
   if (const auto* digest = std::get_if<DigestIdentity>(&scope.weights)) {
     if (*digest != digest_of(weights())) {

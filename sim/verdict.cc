@@ -23,6 +23,7 @@ constexpr std::array<std::string_view, kOverlapCount> kNames = {
     "rank_crash",
     "zombie_put",
     "partial_update",
+    "unequal_writes",
     "update_without_finish",
     "sleep_level_2",
     "sealed_step",

@@ -34,6 +34,7 @@ enum class Overlap : std::uint8_t {
   kRankCrash,                // a rank died
   kZombiePut,                // a put of a replica that was being restarted went on
   kPartialUpdate,            // an update failed on some rank only
+  kUnequalWrites,            // a scope was opened for ranks that counted different writes
   kUpdateWithoutFinish,      // weights were written and nobody said that it was all
   kSleepLevel2,              // a level 2 sleep and its wake-up
   kSealedStep,               // a step ran while there was no scope

@@ -148,7 +148,9 @@ void World::probe(std::size_t number) {
   PlannedEpisode back;
   back.update = full_weights(0);
   bring_weights(back, engine);
-  if (engine.fence().sealed()) return;  // the ranks disagree for good: no external tier
+  if (engine.fence().sealed()) {
+    return verdict_.violation("W8", "weights that every rank was given have no scope");
+  }
   const PlannedRequest* best = &plan_.requests.front();
   std::size_t best_blocks = 0;
   for (const PlannedRequest& planned : plan_.requests) {

@@ -21,6 +21,11 @@
    SEAL   while weights move nothing is published or looked up; the scope is opened by a
           fence (the adopt) after the last rank has moved
    PUNIQ  rule PURGE: only unique scopes are purged
+   EARLY  the part of SEAL about ranks that counted different writes: a scope may be opened
+          while only one of them has moved (with SPLIT, SEAL and BIND, for one engine)
+   COUNT  with EARLY, the part of BIND about counts: the one that moves later refuses that
+          scope's epoch, too
+   OWN    with EARLY: that scope is unique (else it has the declared label)
 
    Environment.
    ASYNC    an update comes while steps are in flight (else paused, none in flight)
@@ -45,12 +50,24 @@
 #else
 #define EPINC(p) skip
 #endif
+#ifdef EARLY
+#define NE 7
+#else
 #define NE 5
-#ifdef UNIQ
+#endif
+#if defined(UNIQ) || defined(EARLY)
 #define NS (3+2*NE)
-#define SCOPE(p,l) (2+(p)*NE+ep[p])
 #else
 #define NS 3
+#endif
+#ifdef OWN
+#define EARLY_SCOPE(p) (2+(p)*NE+ep[p])
+#else
+#define EARLY_SCOPE(p) SCOPE(p,lab[p])
+#endif
+#ifdef UNIQ
+#define SCOPE(p,l) (2+(p)*NE+ep[p])
+#else
 #define SCOPE(p,l) (l)
 #endif
 #define K(s,r) ((s)*2+(r))
@@ -77,11 +94,21 @@ byte ld[4]; byte lds[4]; byte lde[4]; byte ldv[4];   /* load behind the steps: 0
 byte zs; byte zr; byte zv; byte ncrash;      /* zombie put of a crashed replica's surviving rank */
 byte pg;                                     /* scope waiting for purge (0 none) */
 
+/* a fence's message to both ranks: queued saves go */
+inline tell(p) { r=2*p; do :: r<=2*p+1 ->
+#ifdef LOSS
+     if :: FENCED(r,p); if :: sq[r]==1 -> sq[r]=0; svs[r]=0; sve[r]=0 :: else fi :: skip fi;
+#else
+     FENCED(r,p); if :: sq[r]==1 -> sq[r]=0; svs[r]=0; sve[r]=0 :: else fi;
+#endif
+     r++ :: else -> break od; r=0 }
 inline enq(p,k) { q[2*p]!k,sc[p],ep[p]; q[2*p+1]!k,sc[p],ep[p] }
 #define IDLEQ(p) (len(q[2*(p)])==0 && len(q[2*(p)+1])==0)
 
 #if defined(HEARD)
 #define BINDF(r) if :: hd[r]+1>fl[r] -> fl[r]=hd[r]+1 :: else fi;
+#elif defined(COUNT)
+#define BINDF(r) fl[r]=ep[p]+(sc[p]!=0);
 #elif defined(BIND)
 #define BINDF(r) fl[r]=ep[p];
 #else
@@ -177,15 +204,24 @@ proctype Sched(byte p) {
      -> moving[p]=0; 
 #ifdef SEAL
      /* adopt = a fence */
-     EPINC(p); sc[p]=SCOPE(p,lab[p]); rs[p]=0; r=2*p; do :: r<=2*p+1 -> 
-#ifdef LOSS
-        if :: FENCED(r,p); if :: sq[r]==1 -> sq[r]=0; svs[r]=0; sve[r]=0 :: else fi :: skip fi;
-#else
-        FENCED(r,p); if :: sq[r]==1 -> sq[r]=0; svs[r]=0; sve[r]=0 :: else fi;
+#ifdef EARLY
+     if :: sc[p]>2 -> pg=sc[p] :: else fi;
 #endif
-        r++ :: else -> break od; r=0;
+     EPINC(p); sc[p]=SCOPE(p,lab[p]); rs[p]=0; tell(p);
 #endif
      target[p]=0 }
+#endif
+#ifdef EARLY
+ /* adopt when the ranks counted different writes */
+ :: atomic { moving[p] && sc[p]==0 && (w[2*p]==target[p])+(w[2*p+1]==target[p])==1
+     -> EPINC(p); sc[p]=EARLY_SCOPE(p); rs[p]=0; tell(p) }
+ /* the read under that scope; a rank that refuses its step makes the request begin anew */
+ :: atomic { rs[p]==3 && moving[p] && sc[p]!=0 ->
+     if
+     :: fl[2*p]<=ep[p] && fl[2*p+1]<=ep[p] ->
+        assert(blk[2*p]==w[2*p] && blk[2*p+1]==w[2*p+1])
+     :: else
+     fi; rs[p]=0 }
 #endif
 #ifdef CRASH
  /* a rank dies: its put stays PROCESSING for ever; the other rank's running put goes on in a zombie; engine restarts with weights 1 */

@@ -63,6 +63,10 @@ for rule in PIN STEP FLOOR BIND SEAL PUNIQ; do
   check fails fence.pml "without $rule" "${one_engine[@]}" "${others[@]}"
 done
 check fails fence.pml "HEARD instead of BIND" "${one_engine[@]}" "${rules[@]/BIND/HEARD}"
+early=("${environment[@]}" ONE MAXU=2 "${rules[@]}" EARLY)
+check holds fence.pml "ranks that counted different writes" "${early[@]}" COUNT OWN
+check fails fence.pml "the same, without COUNT" "${early[@]}" OWN
+check fails fence.pml "the same, without OWN" "${early[@]}" COUNT
 if $full; then
   check holds fence.pml "all rules, two engines on one store" "${environment[@]}" \
     MAXU=2 MAXU1=1 "${rules[@]}"

@@ -17,7 +17,6 @@ class HeldExecutor final : public ModelExecutor {
   bool held = false;           // else steps run at once
   bool out_of_memory = false;  // submit() throws
   int in_flight_max = 1;
-  std::optional<WeightsReport> report;  // what weights_report() says instead of the truth
 
   std::size_t waiting_steps() const { return steps_.size(); }
   const SchedulerOutput& oldest() const { return steps_.front(); }
@@ -44,7 +43,7 @@ class HeldExecutor final : public ModelExecutor {
     return inner_.update_weights(update, digest, sealed_epoch);
   }
   Result<WeightsReport> weights_report(bool digest) override {
-    return report ? Result<WeightsReport>(*report) : inner_.weights_report(digest);
+    return inner_.weights_report(digest);
   }
   Status sleep(int level) override { return inner_.sleep(level); }
   Result<WeightsReport> wake_up(bool digest, Epoch sealed_epoch) override {

@@ -69,6 +69,7 @@ class TestEngine {
   TestModelRunner& runner() { return *runner_; }
   HeldExecutor& executor() { return *executor_; }
   LocalExecutor& local_executor() { return *local_; }
+  StoreWorker& worker(std::size_t rank) { return *ranks_.at(rank)->worker; }
   KvArena& arena() { return *arena_; }
   BlockPool& pool() { return *pool_; }
   StoreScheduler& external() { return *store_scheduler_; }
