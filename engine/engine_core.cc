@@ -34,8 +34,9 @@ EngineCore::EngineCore(Options options, Parts parts)
       clock_(parts.scheduler.clock),
       executor_(parts.executor),
       scheduler_(options_.scheduler, std::move(parts.scheduler)),
-      weight_version_(options_.weight_version),
-      label_is_fresh_(true) {}
+      known_weights_(options_.identity, options_.name_space) {
+  known_weights_.set_label(options_.weight_version);
+}
 
 Status EngineCore::start() {
   // With less, a prompt could find no chunk that leaves neither end too short.
@@ -47,7 +48,10 @@ Status EngineCore::start() {
                                        " tokens a step are too few; at least " +
                                        std::to_string(needed) + " are needed");
   }
-  return adopt(executor_.weights_report(options_.identity == IdentityMode::kDigest));
+  const Result<WeightsReport> report =
+      executor_.weights_report(options_.identity == IdentityMode::kDigest);
+  if (report) known_weights_.bind_label(report->weight_writes);
+  return adopt(report);
 }
 
 Status EngineCore::add_request(RequestInput input) {
@@ -73,7 +77,7 @@ void EngineCore::collect_outputs() {
     scheduler_.update_from_output(*output);
     if (!scheduler_.take_unbound()) continue;
     // Rule BIND: weights were written by somebody unknown, who is done with this rank.
-    label_is_fresh_ = false;
+    known_weights_.forget();
     adopt_is_due_ = true;
   }
 }
@@ -82,7 +86,7 @@ void EngineCore::submit_steps() {
   const auto in_flight_max = static_cast<std::size_t>(executor_.steps_in_flight_max());
   while (scheduler_.steps_in_flight() < in_flight_max) {
     adopt_if_due();
-    std::optional<SchedulerOutput> output = scheduler_.schedule(weight_version_);
+    std::optional<SchedulerOutput> output = scheduler_.schedule(weight_version());
     if (!output) return;
     executor_.submit(std::move(*output));
   }

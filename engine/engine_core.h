@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "connector/known_weights.h"
 #include "engine/scheduler.h"
 #include "hash/identity_mode.h"
 
@@ -125,7 +126,8 @@ class EngineCore {
   // write), and goes on as update_weights() does.
   Status run_unknown_writer(const std::function<Status()>& write);
 
-  const std::string& weight_version() const { return weight_version_; }
+  const std::string& weight_version() const { return known_weights_.label(); }
+  // Labels the weights that the ranks have at this moment, until one of them is written.
   void set_weight_version(const std::string& weight_version);
 
   // A rank's process is gone for good.
@@ -167,8 +169,6 @@ class EngineCore {
   void end_weight_write(bool succeeded);
   void adopt_if_due();
   Status adopt(const Result<WeightsReport>& report);
-  std::optional<WeightsIdentity> identity_of(const WeightsReport& report) const;
-  bool label_is_trusted() const;
 
   const Options options_;
   const ModelInfo info_;
@@ -185,8 +185,7 @@ class EngineCore {
   bool weights_resident_ = true;
   bool kv_resident_ = true;
 
-  std::string weight_version_;
-  bool label_is_fresh_ = false;    // set since weights were last written
+  KnownWeights known_weights_;
   bool update_under_way_ = false;  // between start and finish
   bool update_failed_ = false;     // a write since start
   bool adopt_is_due_ = false;      // at the next step scheduled

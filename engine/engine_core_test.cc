@@ -522,6 +522,25 @@ TEST_F(EngineCoreTest, LabelIsTrustedOnlyIfRenewedAfterTheWrite) {
   EXPECT_FALSE(is_label());
 }
 
+// A write past the engine, or an operator's fence, between the label and the first step.
+TEST_F(EngineCoreTest, ALabelFromBeforeAWriteNamesNothing) {
+  for (const bool both : {false, true}) {
+    TestEngine engine({.identity = IdentityMode::kTrustedLabel, .weight_version = "step-0"},
+                      store_.store);
+    ASSERT_TRUE(engine.core().update_weights(TestModelRunner::set_weights(kB)));
+    engine.core().set_weight_version("step-1");
+    engine.worker(0).weights_written();
+    if (both) engine.worker(1).weights_written();
+    engine.generate("r", test_prompt(1, 10));
+    EXPECT_TRUE(is_unique(engine)) << both;
+
+    ASSERT_TRUE(engine.core().update_weights(TestModelRunner::set_weights(kA)));
+    engine.core().set_weight_version("step-2");
+    engine.generate("s", test_prompt(1, 10));
+    EXPECT_EQ(is_unique(engine), !both) << "told behind the write";
+  }
+}
+
 TEST_F(EngineCoreTest, NoLabelOutsideANamespace) {
   TestEngine engine(
       {.identity = IdentityMode::kTrustedLabel, .name_space = "", .weight_version = "step-0"},

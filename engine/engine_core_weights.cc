@@ -105,7 +105,7 @@ Status EngineCore::wake_weights() {
 // published, and what was computed before is out of reach.
 void EngineCore::begin_weight_write() {
   scheduler_.seal(keeps_requests_);
-  label_is_fresh_ = false;
+  known_weights_.forget();
   adopt_is_due_ = false;
 }
 
@@ -161,9 +161,9 @@ Status EngineCore::run_unknown_writer(const std::function<Status()>& write) {
 }
 
 void EngineCore::set_weight_version(const std::string& weight_version) {
-  std::string next = weight_version;  // what can throw, first: the old label must not be fresh
-  label_is_fresh_ = label_is_fresh_ || next != weight_version_;
-  weight_version_.swap(next);
+  if (!known_weights_.set_label(weight_version)) return;
+  const Result<WeightsReport> report = executor_.weights_report(false);
+  if (report) known_weights_.bind_label(report->weight_writes);
 }
 
 // Without a finish, the first step that runs on the new weights opens their scope.
@@ -176,29 +176,9 @@ void EngineCore::adopt_if_due() {
 
 Status EngineCore::adopt(const Result<WeightsReport>& report) {
   if (!report) return std::unexpected(report.error());
-  scheduler_.adopt(identity_of(*report), report->weight_writes);
+  if (report->digest) known_weights_.set_digest(*report->digest, report->weight_writes);
+  scheduler_.adopt(known_weights_.identity_at(report->weight_writes), report->weight_writes);
   return {};
-}
-
-// Rule SEAL: nothing names the weights of ranks that counted differently, as an update may have
-// reached some of them only. Their scope is unique, which is safe whatever they hold: it has no
-// name that others could know, and a rank that is written later refuses it by its own count.
-std::optional<WeightsIdentity> EngineCore::identity_of(const WeightsReport& report) const {
-  if (std::ranges::adjacent_find(report.weight_writes, std::ranges::not_equal_to{}) !=
-      report.weight_writes.end()) {
-    log(LogLevel::kWarning, "engine_core",
-        "the ranks counted different numbers of weight writes, so nothing names their weights: "
-        "the scope is this engine's own");
-    return std::nullopt;
-  }
-  if (label_is_trusted()) return LabelIdentity{weight_version_};
-  return report.digest;
-}
-
-// A label that nobody renewed since the weights were written says nothing of them.
-bool EngineCore::label_is_trusted() const {
-  return options_.identity == IdentityMode::kTrustedLabel && label_is_fresh_ &&
-         !options_.name_space.empty() && !weight_version_.empty() && weight_version_ != "default";
 }
 
 }  // namespace newmoon

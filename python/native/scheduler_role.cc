@@ -23,7 +23,8 @@ SchedulerRole::SchedulerRole(Options options, ClientTransport& transport, Clock&
       client_(transport, clock, {.lookup_timeout = options_.lookup_timeout, .foreign = {}}),
       scheduler_(options_.scheduler, fence_, client_, births_),
       connector_(StoreConnector::for_scheduler(scheduler_)),
-      wait_left_(options_.lookup_wait) {}
+      wait_left_(options_.lookup_wait),
+      known_weights_(options_.identity, options_.name_space) {}
 
 // --- requests ---
 
@@ -218,8 +219,7 @@ ScopeOutcome SchedulerRole::fence_explicitly(bool keep_verified) {
 void SchedulerRole::seal() {
   after_fence(fence_.seal());
   adopt_due_ = false;
-  known_weights_.reset();
-  label_writes_.reset();
+  known_weights_.forget();
   seen_writes_.reset();
 }
 
@@ -277,24 +277,10 @@ void SchedulerRole::adopt_if_due() {
   }
   ranks_were_asked_ = true;
   if (!seen_writes_) seen_writes_ = *writes;  // else weights_were_written() is to see a difference
-  const std::optional<WeightsIdentity> identity = identity_at(*writes);
+  const std::optional<WeightsIdentity> identity = known_weights_.identity_at(*writes);
   after_fence(identity ? fence_.adopt(*identity, std::move(*writes))
                        : fence_.adopt_unique(std::move(*writes)));
   adopt_due_ = false;
-}
-
-// What is known of weights that the ranks have written so often.
-std::optional<WeightsIdentity> SchedulerRole::identity_at(
-    std::span<const std::uint64_t> writes) const {
-  // Rule SEAL: all ranks have the same weights only if they wrote equally often.
-  if (std::ranges::adjacent_find(writes, std::ranges::not_equal_to{}) != writes.end()) return {};
-  if (known_weights_ && std::ranges::equal(known_weights_->writes, writes)) {
-    return known_weights_->identity;
-  }
-  if (label_is_trusted() && std::ranges::equal(*label_writes_, writes)) {
-    return LabelIdentity{weight_version_};
-  }
-  return std::nullopt;
 }
 
 void SchedulerRole::identify(std::span<const Sha256Digest> rank_digests,
@@ -303,24 +289,17 @@ void SchedulerRole::identify(std::span<const Sha256Digest> rank_digests,
   Sha256 all;
   all.update(as_bytes("newmoon weights of all ranks"));
   for (const Sha256Digest& rank : rank_digests) all.update(rank);
-  known_weights_ = KnownWeights{DigestIdentity{all.finish()}, std::move(writes)};
-}
-
-bool SchedulerRole::label_is_trusted() const {
-  return label_writes_ && !options_.name_space.empty() && !weight_version_.empty() &&
-         weight_version_ != "default";
+  known_weights_.set_digest({all.finish()}, std::move(writes));
 }
 
 // vLLM tells it behind the update that it belongs to, when a scope may be open already.
 void SchedulerRole::set_weight_version(const std::string& weight_version) {
   ranks_were_asked_ = false;  // if they were, then between steps
-  if (options_.identity != IdentityMode::kTrustedLabel || weight_version == weight_version_) return;
-  label_writes_.reset();
-  weight_version_ = weight_version;
+  if (!known_weights_.set_label(weight_version)) return;
   Result<std::vector<std::uint64_t>> writes = count_writes(options_.lookup_timeout);
   if (!writes) return;
-  label_writes_ = std::move(*writes);
-  if (fence_.sealed() || !label_is_trusted()) return;
+  known_weights_.bind_label(std::move(*writes));
+  if (fence_.sealed() || !known_weights_.label_is_trusted()) return;
   adopt_due_ = true;
   after_fence(fence_.seal());
 }

@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "connector/fence.h"
+#include "connector/known_weights.h"
 #include "connector/store_connector.h"
 #include "hash/identity_mode.h"
 #include "hash/sha256.h"
@@ -136,16 +137,9 @@ class SchedulerRole {
     std::uint32_t num_computed_tokens = 0;
   };
 
-  struct KnownWeights {
-    DigestIdentity identity;
-    std::vector<std::uint64_t> writes;  // by rank
-  };
-
   ScopeOutcome fence_explicitly(bool keep_verified);
   void adopt_if_due();
   Result<std::vector<std::uint64_t>> count_writes(Duration timeout);
-  std::optional<WeightsIdentity> identity_at(std::span<const std::uint64_t> writes) const;
-  bool label_is_trusted() const;
   std::optional<StepMessage::OpenScope> news_of_scope();
   void after_fence(const std::optional<Scope>& left);
   std::optional<ExternalMatch> ask(const RequestId& request_id, const Tracked& request,
@@ -176,10 +170,7 @@ class SchedulerRole {
   bool ranks_were_asked_ = false;  // in this step, how often they wrote weights
   bool writes_are_known_ = false;  // and all have answered
   Epoch told_epoch_ = 0;           // whose scope the ranks were told
-  std::optional<KnownWeights> known_weights_;
-  std::string weight_version_;
-  // By rank, when the label was set; nullopt: not since the last seal, or a rank did not say.
-  std::optional<std::vector<std::uint64_t>> label_writes_;
+  KnownWeights known_weights_;
   // By rank, when weights_were_written() was asked last. nullopt: not since the last seal, so that
   // the engine's own cache holds nothing; no ranks: one did not say.
   std::optional<std::vector<std::uint64_t>> seen_writes_;
