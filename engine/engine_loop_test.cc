@@ -115,10 +115,18 @@ TEST_F(EngineLoopTest, BadRequestEndsAtOnceWithItsError) {
 }
 
 TEST_F(EngineLoopTest, PauseResetAndResumeWhileGenerating) {
-  std::future<Generation> running = generate(input("r", 200));
+  std::promise<void> frozen;  // with its first token, so that it runs however late this thread is
+  std::future<Generation> running = generate(input("r", 200), [&] {
+    loop_->post([&](EngineCore& core) {
+      core.pause_generation(PauseMode::kKeep, false, clock_.now() + 5s, {});
+      frozen.set_value();
+    });
+  });
+  frozen.get_future().wait();
   const Result<PauseAnswer> paused = loop_->pause_generation(PauseMode::kKeep, true, 5s);
   ASSERT_TRUE(paused.has_value());
   EXPECT_TRUE(paused->complete);
+  EXPECT_EQ(paused->reset->preempted, 1u);
   const Result<CacheResetAnswer> reset = loop_->reset_prefix_cache(true, true, 5s);
   ASSERT_TRUE(reset.has_value());
   EXPECT_TRUE(reset->success);
