@@ -20,7 +20,7 @@ RANK_COUNTERS = {
     "store_errors": "Calls to the store that failed.",
 }
 SCHEDULER_COUNTERS = {
-    "fences": "Changes of scope: what was cached before them is found by nobody.",
+    "fences": "Fences: a reset is one, a seal and the scope opened behind it are two.",
     "resets": "Resets of the connector.",
     "degraded_resets": "Resets that a rank did not answer within the deadline.",
     "failed_resets": "Resets after which something stale may be found (remove_all only).",
