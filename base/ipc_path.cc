@@ -86,16 +86,6 @@ Result<UniqueFd> lock_file(const std::string& path) {
   }
 }
 
-// Somebody who knows no locks (vLLM's own server) may be listening.
-bool somebody_listens(const std::string& path) {
-  const UniqueFd probe(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path, path.data(), path.size());
-  return connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 ||
-         errno == EAGAIN || errno == EINPROGRESS;
-}
-
 Status remove_stale_socket(const std::string& path) {
   struct stat info{};
   if (lstat(path.c_str(), &info) != 0) return {};
@@ -103,7 +93,7 @@ Status remove_stale_socket(const std::string& path) {
     return fail(Code::kBadRequest,
                 path + " exists and is not a socket; remove it or choose another path");
   }
-  if (somebody_listens(path)) {
+  if (somebody_listens(path)) {  // who knows no locks: vLLM's own server
     return fail(Code::kUnavailable,
                 "another server is running on ipc://" + path + "; stop it or choose another path");
   }
@@ -147,6 +137,15 @@ Result<IpcPathLock> IpcPathLock::acquire(const std::string& path) {
   IpcPathLock lock(path, std::move(*fd));
   if (Status removed = remove_stale_socket(path); !removed) return std::unexpected(removed.error());
   return lock;
+}
+
+bool somebody_listens(const std::string& path) {
+  const UniqueFd probe(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path.data(), path.size());
+  return connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 ||
+         errno == EAGAIN || errno == EINPROGRESS;
 }
 
 IpcPathLock::~IpcPathLock() {

@@ -33,6 +33,10 @@ class UniqueFd {
 // into a sockaddr_un.
 Result<std::string> parse_ipc_endpoint(const std::string& endpoint);
 
+// Whether a process has a socket at PATH, of whatever kind; it need not answer. REQUIRES: PATH is
+// of parse_ipc_endpoint().
+bool somebody_listens(const std::string& path);
+
 // The right to bind PATH: holds a lock on PATH.lock for as long as it lives, so that
 // it needs no trust in whatever socket file is lying there. Removes the socket file (if
 // nobody listens on it any more) and the lock file when it goes. One thread at a time.

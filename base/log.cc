@@ -15,6 +15,7 @@ constexpr std::array<std::string_view, 4> kNames = {"debug", "info", "warning", 
 std::atomic<LogLevel> threshold{LogLevel::kWarning};
 std::mutex sink_mutex;
 LogSink sink;
+std::string_view prefix;
 
 }  // namespace
 
@@ -27,9 +28,15 @@ void log(LogLevel level, std::string_view component, std::string_view message) {
     return;
   }
   const std::string_view name = kNames[static_cast<std::size_t>(level)];
-  std::fprintf(stderr, "%.*s %.*s: %.*s%s\n", static_cast<int>(name.size()), name.data(),
-               static_cast<int>(component.size()), component.data(), static_cast<int>(shown.size()),
-               shown.data(), shown.size() < message.size() ? " ..." : "");
+  std::fprintf(stderr, "%.*s%.*s %.*s: %.*s%s\n", static_cast<int>(prefix.size()), prefix.data(),
+               static_cast<int>(name.size()), name.data(), static_cast<int>(component.size()),
+               component.data(), static_cast<int>(shown.size()), shown.data(),
+               shown.size() < message.size() ? " ..." : "");
+}
+
+void set_log_prefix(std::string_view new_prefix) {
+  std::lock_guard lock(sink_mutex);
+  prefix = new_prefix;
 }
 
 void set_log_threshold(LogLevel level) { threshold.store(level, std::memory_order_relaxed); }

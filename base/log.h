@@ -14,6 +14,10 @@ enum class LogLevel : int { kDebug, kInfo, kWarning, kError };
 // Any thread may call.
 void log(LogLevel level, std::string_view component, std::string_view message);
 
+// A literal that stands in front of each line on stderr, where others write there too; "" at
+// start.
+void set_log_prefix(std::string_view prefix);
+
 void set_log_threshold(LogLevel level);  // kWarning at start
 bool parse_log_level(std::string_view name, LogLevel* level);
 

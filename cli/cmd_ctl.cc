@@ -1,7 +1,5 @@
 // `newmoon ctl`: an admin command to one rank of a running engine, over its lookup/admin
 // socket.
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
@@ -10,9 +8,13 @@
 #include <utility>
 
 #include "admin/lookup_key_client.h"
+#include "base/ipc_path.h"
+#include "base/shell_command.h"
 #include "base/zmq_transport.h"
 #include "cli/commands.h"
+#include "cli/option_checks.h"
 #include "cli/scope_report.h"
+#include "store/ipc_wire.h"
 
 namespace newmoon {
 namespace {
@@ -26,10 +28,36 @@ struct CtlOptions {
   std::shared_ptr<SelectionOptions> selection = std::make_shared<SelectionOptions>();
 };
 
+Status check_greeting(const Frames& answer, const std::string& endpoint) {
+  if (peek_reply_id(answer)) return {};
+  if (!answer.empty() && ipc::decode_head(answer[0])) {
+    return fail(Code::kBadRequest, endpoint + " is the socket of a store, not of an engine: `" +
+                                       shell_command({"newmoon", "scopes", "--store", endpoint}) +
+                                       "` looks into it");
+  }
+  return fail(Code::kBadRequest, endpoint + " answers, but not as an engine of newmoon does");
+}
+
+// Whether an engine's rank serves the socket: of somebody else, who does not understand a
+// question, the answer to it would never be known. kDeadline: nobody answers.
+Status greet(ClientTransport& transport, const std::string& endpoint, Time deadline) {
+  const Frames ping = encode_request(0, Request{.body = PingRequest()});
+  if (Status sent = transport.send(0, ping); !sent) return sent;
+  while (transport.wait(deadline)) {
+    if (const auto answer = transport.receive()) return check_greeting(answer->second, endpoint);
+  }
+  return fail(Code::kDeadline, endpoint + " does not answer");
+}
+
 class Ctl {
  public:
   Ctl(const CtlOptions& options, ClientTransport& transport, Clock& clock)
       : options_(options), clock_(clock), client_(transport, clock, {}) {}
+
+  Time deadline() const {
+    return clock_.now() +
+           std::chrono::duration_cast<Duration>(std::chrono::duration<double>(options_.timeout_s));
+  }
 
   Status ping() {
     const auto answer = client_.ping(deadline());
@@ -79,24 +107,25 @@ class Ctl {
   }
 
   Status purge() {
-    const Result<ScopeSelection> selection = to_selection(*options_.selection);
+    const auto selection = to_selection(*options_.selection, command_line("scopes"));
     if (!selection) return std::unexpected(selection.error());
     Result<std::vector<ScopeUsage>> scopes = client_.scopes(0, deadline());
     if (!scopes) return std::unexpected(scopes.error());
     const auto selected = select_scopes(std::move(*scopes), *selection);
+    const Error nothing = not_there(*selection, command_line("scopes"));
+    if (selected.empty()) return std::unexpected(nothing);
     if (Status wanted = confirm_purge(selected, options_.selection->yes); !wanted) return wanted;
     const Result<PurgeAck> ack = client_.purge(0, *selection, deadline());
-    if (!ack) return std::unexpected(ack.error());
-    std::printf("purging %llu scopes, %llu blocks; `stats` tells how it goes\n",
+    if (!ack) return std::unexpected(ack.error().code == Code::kMiss ? nothing : ack.error());
+    std::printf("purging %llu scopes, %llu blocks; `%s` tells how it goes\n",
                 static_cast<unsigned long long>(ack->scopes),
-                static_cast<unsigned long long>(ack->blocks));
+                static_cast<unsigned long long>(ack->blocks), command_line("stats").c_str());
     return {};
   }
 
  private:
-  Time deadline() const {
-    return clock_.now() +
-           std::chrono::duration_cast<Duration>(std::chrono::duration<double>(options_.timeout_s));
+  std::string command_line(std::string_view command) const {
+    return shell_command({"newmoon", "ctl", "--endpoint", options_.endpoint, command});
   }
 
   const CtlOptions& options_;
@@ -106,17 +135,17 @@ class Ctl {
 
 int run_ctl(const CtlOptions& options, Status (Ctl::*command)()) {
   SystemClock clock;
-  constexpr std::string_view kIpc = "ipc://";
-  if (options.endpoint.starts_with(kIpc)) {  // else connect() says what is wrong with it
-    const std::string path = options.endpoint.substr(kIpc.size());
-    if (access(path.c_str(), F_OK) != 0) {
-      return report_failure("ctl", {Code::kUnavailable, "nothing is at " + options.endpoint +
-                                                            "; is the engine running?"});
-    }
+  const Result<std::string> path = parse_ipc_endpoint(options.endpoint);
+  if (!path) return report_failure("ctl", path.error());
+  if (!somebody_listens(*path)) {
+    return report_failure("ctl", {Code::kUnavailable, "nobody listens at " + options.endpoint +
+                                                          "; is the engine running?"});
   }
   auto transport = ZmqClientTransport::connect({options.endpoint}, clock);
   if (!transport) return report_failure("ctl", transport.error());
   Ctl ctl(options, **transport, clock);
+  const Status greeted = greet(**transport, options.endpoint, ctl.deadline());
+  if (!greeted) return report_failure("ctl", greeted.error());
   const Status done = (ctl.*command)();
   if (done) return 0;
   Error error = done.error();
@@ -130,12 +159,13 @@ void add_ctl_command(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<CtlOptions>();
   CLI::App* ctl = app.add_subcommand("ctl", "Ask one rank of a running engine");
   ctl->add_option("--endpoint", options->endpoint, "ipc://PATH of the rank's socket")->required();
-  ctl->add_option("--timeout-s", options->timeout_s, "for the answer")
-      ->check(CLI::Range(0.1, 3600.0))
+  ctl->add_option("--timeout-s", options->timeout_s, "seconds to wait for the answer")
+      ->check(seconds_in(0.1, 3600))
       ->capture_default_str();
   ctl->require_subcommand(1);
   const auto add = [&](const char* name, const char* what, Status (Ctl::*run)()) {
     CLI::App* command = ctl->add_subcommand(name, what);
+    command->footer("Takes --endpoint and --timeout-s as well: see newmoon ctl --help");
     command->callback([options, run, &exit_code] { exit_code = run_ctl(*options, run); });
     return command;
   };

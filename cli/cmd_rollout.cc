@@ -65,7 +65,9 @@ void add_rollout_command(CLI::App& app, int& exit_code) {
   command->add_option("--store", options->store,
                       "memory or mooncake (a server or master for this run), ipc://PATH, "
                       "mooncake://HOST:PORT or none");
-  command->add_option("--store-bytes", options->store_bytes, "budget of --store memory or mooncake")
+  command
+      ->add_option("--store-bytes", options->store_bytes,
+                   "bytes that the blocks of --store memory or mooncake may take")
       ->check(check_uint64);
   command->add_option("--mode", options->mode, "numerics: exact or fast")
       ->check(CLI::IsMember({"exact", "fast"}));
@@ -88,7 +90,8 @@ void add_rollout_command(CLI::App& app, int& exit_code) {
                     "every cycle asks the same problems");
   command->add_option("--json", options->json_path, "write the report here")
       ->check(check_output_path);
-  command->add_flag("!--no-verify", options->verify, "do not compare with cold engines");
+  command->add_flag_callback(
+      "--no-verify", [options] { options->verify = false; }, "do not compare with cold engines");
   command->callback([options, &exit_code] { exit_code = run(*options); });
 }
 

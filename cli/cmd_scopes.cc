@@ -7,7 +7,9 @@
 #include <numeric>
 #include <utility>
 
+#include "base/shell_command.h"
 #include "cli/commands.h"
+#include "cli/option_checks.h"
 #include "cli/scope_report.h"
 
 namespace newmoon {
@@ -31,6 +33,10 @@ struct OpenStore {
   ThreadExecutor executor{"nm-store"};
   std::unique_ptr<KvStore> store;
 };
+
+std::string list_command(const StoreCommandOptions& options) {
+  return shell_command({"newmoon", "scopes", "--store", options.store});
+}
 
 Duration seconds_of(double seconds) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
@@ -144,54 +150,59 @@ Status finish_purge(OpenStore& open, const ScopeSelection& selection, bool wait,
 }
 
 // What this process would have done, had it been told to wait.
-Status report_rechecks(OpenStore& open) {
+Status report_rechecks(OpenStore& open, const StoreCommandOptions& options) {
   const Result<StoreStats> stats = open.store->stats();
   if (!stats) return std::unexpected(stats.error());
   if (stats->owed_rechecks == 0) return {};
   std::printf(
       "nothing is left that can be read; what a put under way still brings within %llu s, "
-      "`newmoon scopes` shows: purge it then, or at once with --wait\n",
-      static_cast<unsigned long long>(stats->recheck_left_s));
+      "`%s` shows: purge it then, or at once with --wait\n",
+      static_cast<unsigned long long>(stats->recheck_left_s), list_command(options).c_str());
   return {};
 }
 
-Status purge(OpenStore& open, const StoreCommandOptions& options) {
-  const Result<ScopeSelection> selection = to_selection(*options.selection);
-  if (!selection) return std::unexpected(selection.error());
-  auto scopes = scopes_to_purge(*open.store, *selection);
+// What scopes_to_purge() says, and where to look.
+Result<std::vector<ScopeUsage>> unused_scopes(OpenStore& open, const ScopeSelection& selection,
+                                              const StoreCommandOptions& options) {
+  auto scopes = scopes_to_purge(*open.store, selection);
+  if (scopes || scopes.error().code != Code::kMiss) return scopes;
+  return std::unexpected(not_there(selection, list_command(options)));
+}
+
+Status purge(OpenStore& open, const ScopeSelection& selection, const StoreCommandOptions& options) {
+  auto scopes = unused_scopes(open, selection, options);
   if (!scopes) return std::unexpected(scopes.error());
   if (Status wanted = confirm_purge(*scopes, options.selection->yes); !wanted) return wanted;
   // Somebody may have come to use it while the question stood.
-  if (!options.selection->yes) scopes = scopes_to_purge(*open.store, *selection);
+  if (!options.selection->yes) scopes = unused_scopes(open, selection, options);
   if (!scopes) return std::unexpected(scopes.error());
   const Time start = open.clock.now();
   for (const ScopeUsage& usage : *scopes) {
     // Not for good: somebody may return to a named scope.
     if (Status purged = open.store->purge_scope(usage.scope, false); !purged) return purged;
   }
-  const Status done = finish_purge(open, *selection, options.wait, seconds_of(options.deadline_s));
+  const Status done = finish_purge(open, selection, options.wait, seconds_of(options.deadline_s));
   if (!done) return done;
   std::printf("purged %zu scopes, %llu blocks, in %.1f s\n", scopes->size(),
               static_cast<unsigned long long>(blocks_of(*scopes)),
               to_ms(open.clock.now() - start) / 1000);
-  return report_rechecks(open);
+  return report_rechecks(open, options);
 }
 
 int run_purge(const StoreCommandOptions& options) {
   // Before the store is asked, which may take its time.
-  if (const auto selection = to_selection(*options.selection); !selection) {
-    return report_failure("purge", selection.error());
-  }
+  const auto selection = to_selection(*options.selection, list_command(options));
+  if (!selection) return report_failure("purge", selection.error());
   const auto open_store = open(options);
   if (!open_store) return report_failure("purge", open_store.error());
-  const Status purged = purge(**open_store, options);
+  const Status purged = purge(**open_store, *selection, options);
   return purged ? 0 : report_failure("purge", purged.error());
 }
 
 void add_store_options(CLI::App& command, const std::shared_ptr<StoreCommandOptions>& options) {
   command.add_option("--store", options->store, "ipc://PATH or mooncake://HOST:PORT")->required();
-  command.add_option("--timeout-s", options->timeout_s, "of one call to the store")
-      ->check(CLI::Range(0.1, 3600.0))
+  command.add_option("--timeout-s", options->timeout_s, "seconds, of one call to the store")
+      ->check(seconds_in(0.1, 3600))
       ->capture_default_str();
 }
 
@@ -211,8 +222,8 @@ void add_purge_command(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("purge", "Remove scopes that nobody uses from a store");
   add_store_options(*command, options);
   add_selection_options(*command, options->selection);
-  command->add_option("--deadline-s", options->deadline_s, "how long to wait until all is gone")
-      ->check(CLI::Range(0.0, 86400.0))
+  command->add_option("--deadline-s", options->deadline_s, "seconds to wait until all is gone")
+      ->check(seconds_in(0, 86400))
       ->capture_default_str();
   command->add_flag("--wait", options->wait,
                     "wait as well until what somebody was writing is gone (Mooncake: minutes, not "

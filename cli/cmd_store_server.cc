@@ -58,7 +58,7 @@ void add_store_server_command(CLI::App& app, int& exit_code) {
   CLI::App* command =
       app.add_subcommand("store-server", "Share a memory store among processes of this machine");
   command->add_option("--endpoint", options->endpoint, "ipc://PATH")->required();
-  command->add_option("--store-bytes", options->store_bytes, "budget")
+  command->add_option("--store-bytes", options->store_bytes, "bytes that its blocks may take")
       ->check(check_uint64)
       ->capture_default_str();
   command->add_flag("--json-lines", options->json_lines)->group("");

@@ -8,22 +8,10 @@
 #include <string>
 
 #include "base/log.h"
+#include "cli/command_line.h"
 #include "cli/commands.h"
 
 namespace {
-
-// CLI11 has an exit code for each kind of mistake; ours is 2 for all of them.
-int usage_error(const CLI::App& app, const CLI::ParseError& error) {
-  if (error.get_exit_code() == 0) return app.exit(error);  // --help
-  // CLI11 misses the command first, and does not say what stood in its place.
-  const std::vector<std::string> unknown = app.remaining(true);
-  if (error.get_name() == "RequiredError" && !unknown.empty()) {
-    std::fprintf(stderr, "newmoon: unknown command %s; see newmoon --help\n", unknown[0].c_str());
-    return 2;
-  }
-  std::fprintf(stderr, "newmoon: %s; see newmoon --help\n", error.what());
-  return 2;
-}
 
 // The next file opened, a socket even, would take the place of a stream that is closed.
 void open_standard_streams() {
@@ -45,14 +33,17 @@ void keep_message_buffers() {
 int main(int argc, char** argv) {
   open_standard_streams();
   keep_message_buffers();
-  CLI::App app{"Newmoon: an external KV cache that never serves KV of old weights"};
+  CLI::App app{"Newmoon: an external KV cache that never serves KV of old weights", "newmoon"};
+  app.fallthrough();  // a command's options may stand behind those below it
   app.set_version_flag("--version", "newmoon " NEWMOON_VERSION);
   app.require_subcommand(1);
   std::string log_level = "warning";
   app.add_option("--log-level", log_level, "debug, info, warning or error")
+      ->capture_default_str()
       ->check([](const std::string& name) {
         newmoon::LogLevel level;
-        return newmoon::parse_log_level(name, &level) ? std::string() : "unknown log level " + name;
+        const bool known = newmoon::parse_log_level(name, &level);
+        return known ? std::string() : "'" + name + "' is not debug, info, warning or error";
       })
       ->each([](const std::string& name) {
         newmoon::LogLevel level;
@@ -73,10 +64,11 @@ int main(int argc, char** argv) {
   newmoon::add_engine_process_command(app, exit_code);
 #endif
   newmoon::add_seed_command(app, exit_code);
+  newmoon::refuse_what_is_no_value(app);
   try {
-    app.parse(argc, argv);
+    app.parse(newmoon::command_line_of(argc, argv));
   } catch (const CLI::ParseError& error) {
-    return usage_error(app, error);
+    return newmoon::end_with_usage(app, error);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "newmoon: %s; is there enough memory?\n", error.what());
     return 2;

@@ -3,9 +3,11 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <cerrno>
 #include <charconv>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 
 #include "base/ipc_path.h"
@@ -18,6 +20,19 @@ std::string check_uint64(const std::string& text) {
   const auto [parsed, error] = std::from_chars(text.data(), end, value);
   if (error == std::errc() && parsed == end) return "";
   return "'" + text + "' is not a whole number from 0 to 2^64-1";
+}
+
+CLI::Validator seconds_in(double low, double high) {
+  char range[64];
+  std::snprintf(range, sizeof range, "%g to %g", low, high);
+  const auto check = [low, high, range = std::string(range)](const std::string& text) {
+    double value = 0;
+    const char* const end = text.data() + text.size();
+    const auto [parsed, error] = std::from_chars(text.data(), end, value);
+    const bool good = error == std::errc() && parsed == end && value >= low && value <= high;
+    return good ? std::string() : "'" + text + "' is not a number of seconds from " + range;
+  };
+  return {check, range};
 }
 
 Result<std::vector<std::uint64_t>> parse_number_list(const std::string& text, std::uint64_t most) {

@@ -8,10 +8,17 @@
 
 #include "base/result.h"
 
+namespace CLI {
+class Validator;
+}
+
 namespace newmoon {
 
 // Of a std::uint64_t: CLI11 takes -1 for the largest there is, and "" for 0.
 std::string check_uint64(const std::string& text);
+
+// A number of seconds in low..high, which CLI11 shows with six places each.
+CLI::Validator seconds_in(double low, double high);
 
 // A list of whole numbers between commas, each in 1..most: CLI11 skips empty ones.
 Result<std::vector<std::uint64_t>> parse_number_list(const std::string& text, std::uint64_t most);

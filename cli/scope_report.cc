@@ -16,6 +16,7 @@ namespace {
 
 using Json = nlohmann::json;
 
+constexpr std::string_view kIpc = "ipc://";
 constexpr std::string_view kMooncake = "mooncake://";
 
 std::string holders_text(const ScopeUsage& usage) {
@@ -98,30 +99,29 @@ Json scopes_json(std::span<const ScopeUsage> scopes) {
 
 void add_selection_options(CLI::App& command, const std::shared_ptr<SelectionOptions>& options) {
   command.add_option("--scope", options->scope, "the scope with this id (32 hex digits)");
-  command
-      .add_option_function<std::string>(
-          "--namespace",
-          [options](const std::string& name) {
-            options->name_space = name;
-            options->has_namespace = true;
-          },
-          "all scopes of this namespace")
-      ->type_name("TEXT");
+  command.add_option("--namespace", options->name_space,
+                     "all scopes of this namespace (those of the empty one go by --scope)");
   command.add_flag("--yes", options->yes, "do not ask");
 }
 
-Result<ScopeSelection> to_selection(const SelectionOptions& options) {
-  if (options.scope.empty() == !options.has_namespace) {
+Result<ScopeSelection> to_selection(const SelectionOptions& options,
+                                    const std::string& list_command) {
+  if (options.scope.empty() == options.name_space.empty()) {
     return fail(Code::kBadRequest, "say either --scope ID or --namespace NAME");
   }
-  if (options.has_namespace) return ScopeSelection{.name_space = options.name_space};
+  if (!options.name_space.empty()) return ScopeSelection{.name_space = options.name_space};
   ScopeId scope;
   if (options.scope.size() != 2 * scope.bytes.size() || !from_hex(options.scope, scope.bytes)) {
     return fail(Code::kBadRequest, "--scope '" + options.scope +
-                                       "' is not a scope id of 32 hex digits; `newmoon scopes` "
-                                       "lists them");
+                                       "' is not a scope id of 32 hex digits; `" + list_command +
+                                       "` lists them");
   }
   return ScopeSelection{.scope = scope};
+}
+
+Error not_there(const ScopeSelection& selection, const std::string& list_command) {
+  return {Code::kMiss,
+          to_string(selection) + " is not in the store; `" + list_command + "` lists what is"};
 }
 
 Status confirm_purge(std::span<const ScopeUsage> scopes, bool yes) {
@@ -144,6 +144,10 @@ Result<std::unique_ptr<KvStore>> open_shared_store(const std::string& url, Durat
     return fail(Code::kBadRequest, "--store " + url +
                                        ": no other process has a part in it, so there is nothing "
                                        "to look into; use ipc://PATH or mooncake://HOST:PORT");
+  }
+  if (!url.starts_with(kIpc) && !url.starts_with(kMooncake)) {
+    return fail(Code::kBadRequest,
+                "--store '" + url + "' is unknown; use ipc://PATH or mooncake://HOST:PORT");
   }
   std::string joined = url;
   if (url.starts_with(kMooncake) && !url.contains("global_segment_size=")) {

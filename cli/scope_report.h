@@ -29,20 +29,22 @@ nlohmann::json scopes_json(std::span<const ScopeUsage> scopes);
 struct SelectionOptions {
   std::string scope{};  // 32 hex digits
   std::string name_space{};
-  bool has_namespace = false;  // "" is one too
   bool yes = false;
 };
 // --scope, --namespace (one of the two) and --yes.
 void add_selection_options(CLI::App& command, const std::shared_ptr<SelectionOptions>& options);
-// kBadRequest: neither or both, or no scope id.
-Result<ScopeSelection> to_selection(const SelectionOptions& options);
+// kBadRequest: neither or both, or no scope id; `list_command` lists those there are.
+Result<ScopeSelection> to_selection(const SelectionOptions& options,
+                                    const std::string& list_command);
+// kMiss: nothing of the selection is there; `list_command` lists what is.
+Error not_there(const ScopeSelection& selection, const std::string& list_command);
 
 // Shows what would go and asks. kBadRequest: there is no terminal to ask on. kMiss: no.
 Status confirm_purge(std::span<const ScopeUsage> scopes, bool yes);
 
 // A store that other processes share too. kBadRequest: "memory" and "none", which no other
-// process has a part in. Of a Mooncake store this process becomes a client that lends no
-// memory, unless the URL says otherwise.
+// process has a part in, or another URL. Of a Mooncake store this process becomes a client that
+// lends no memory, unless the URL says otherwise.
 Result<std::unique_ptr<KvStore>> open_shared_store(const std::string& url, Duration timeout,
                                                    Clock& clock, Executor& executor);
 

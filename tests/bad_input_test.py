@@ -4,6 +4,7 @@ usage: bad_input_test.py NEWMOON [MODEL]     (MODEL: a good GGUF; its cases are 
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ NEWMOON = ""
 MODEL = ""
 
 
-def run(*arguments, environment=None):
+def run(*arguments, environment=None, folder=None):
     return subprocess.run(
         [NEWMOON, *arguments],
         capture_output=True,
@@ -22,6 +23,7 @@ def run(*arguments, environment=None):
         errors="replace",
         timeout=60,
         stdin=subprocess.DEVNULL,
+        cwd=folder,
         env={**os.environ, **(environment or {})},
     )
 
@@ -32,19 +34,120 @@ def children_of(pid):
 
 
 class BadInput(unittest.TestCase):
-    def refused(self, *arguments, names, environment=None):
-        result = run(*arguments, environment=environment)
+    def refused(self, *arguments, names, environment=None, folder=None):
+        result = run(*arguments, environment=environment, folder=folder)
         lines = [line for line in result.stderr.splitlines() if line.startswith("newmoon")]
         self.assertEqual(result.returncode, 2, result)
         self.assertEqual(len(lines), 1, result.stderr)
         self.assertIn(names, lines[0])
         return result
 
+    def refused_as(self, *arguments, line):
+        result = self.refused(*arguments, names="")
+        self.assertEqual(result.stderr, line + "\n")
+        self.assertEqual(result.stdout, "")
+
     def test_unknown_option(self):
-        self.refused("store-server", "--endpoint", "ipc:///tmp/x", "--nope", names="--nope")
+        self.refused_as("store-server", "--endpoint", "ipc:///tmp/x", "--nope=5",
+                        line="newmoon store-server: unknown option --nope; "
+                             "see newmoon store-server --help")
+        self.refused_as("ctl", "ping", "--nope", "5",
+                        line="newmoon ctl ping: unknown option --nope; see newmoon ctl ping --help")
+        self.refused_as("scopes", "--sture", "x",
+                        line="newmoon scopes: unknown option --sture; see newmoon scopes --help")
+
+    def test_option_before_its_command(self):
+        self.refused_as("--store", "x", "scopes",
+                        line="newmoon scopes: --store is to stand behind the command; "
+                             "see newmoon scopes --help")
 
     def test_unknown_command(self):
-        self.refused("nope", names="nope")
+        self.refused_as("ctl", "nope", "--endpoint", "ipc:///tmp/x",
+                        line="newmoon ctl: unknown command 'nope'; there are ping, fence, stats, "
+                             "scopes, purge; see newmoon ctl --help")
+        for parent in ([], ["ctl"], ["ctl", "--endpoint", "ipc:///tmp/x"], ["bench"]):
+            names = " ".join(["newmoon", *parent[:1]])
+            for word in ("nope", ""):
+                result = self.refused(*parent, word, names=f"{names}: unknown command '{word}'")
+                self.assertIn(f"; see {names} --help", result.stderr)
+
+    def test_missing_command(self):
+        for parent, given in (
+            ("newmoon", []), ("newmoon", ["--log-level", "debug"]), ("newmoon ctl", ["ctl"]),
+            ("newmoon ctl", ["ctl", "--endpoint", "ipc:///tmp/x"]), ("newmoon bench", ["bench"]),
+        ):
+            result = self.refused(*given, names=f"{parent}: a command is missing: ")
+            self.assertIn(f"; see {parent} --help", result.stderr)
+            self.assertNotIn("engine-process", result.stderr)  # not for people
+
+    def test_missing_option(self):
+        self.refused_as("ctl", "ping", line="newmoon ctl ping: --endpoint is required; "
+                                            "see newmoon ctl --help")
+        self.refused_as("scopes", line="newmoon scopes: --store is required; "
+                                       "see newmoon scopes --help")
+
+    def test_too_many_commands(self):
+        self.refused("ctl", "--endpoint", "ipc:///tmp/x", "ping", "stats", names="unexpected 'stats'")
+        self.refused("scopes", "--store", "memory", "purge", names="unexpected 'purge'")
+
+    def every_option(self):
+        """(command, option) of all that take a value, as the commands' --help has them."""
+        commands = [[]]
+        for command in commands:
+            shown = run(*command, "--help").stdout
+            below = shown.partition("\nSubcommands:\n")[2]
+            commands += [[*command, name] for name in re.findall(r"^  (\S+)", below, re.MULTILINE)]
+            for option, kind in re.findall(r"^  (?:-\w,)?(--[\w-]+) ?(\S*)", shown, re.MULTILINE):
+                if kind.isupper() or kind.startswith(("TEXT", "UINT", "INT", "FLOAT")):
+                    yield command, option
+        self.assertGreater(len(commands), 15, commands)
+
+    def test_a_value_that_is_none(self):
+        folder = tempfile.TemporaryDirectory()  # for what --json would write
+        self.addCleanup(folder.cleanup)
+        seen = 0
+        for command, option in self.every_option():
+            name = " ".join(["newmoon", *command])
+            for given, said in (
+                ([f"{option}="], "the value is empty"),
+                ([option, ""], "the value is empty"),
+                ([option, "--log-level=debug"], "a value is missing before --log-level=debug"),
+                ([option], "a value is missing"),
+            ):
+                with self.subTest(command=command, given=given):
+                    self.refused(*command, *given, folder=folder.name,
+                                 names=f"{name}: {option}: {said}; see {name} --help")
+            seen += 1
+        self.assertGreater(seen, 40)
+
+    def test_a_value_that_is_there_twice(self):
+        for command in (["scopes", "--store"], ["ctl", "ping", "--endpoint"], ["sim", "--threads"]):
+            option = command[-1]
+            self.refused(*command, "1", option, "2", names=f"{option} is there more than once; see")
+        self.refused("ctl", "--endpoint", "a", "ping", "--endpoint", "b",
+                     names="newmoon ctl ping: --endpoint is there more than once; see newmoon ctl --help")
+
+    def test_values_of_another_kind(self):
+        engine = ["--endpoint", "ipc:///tmp/x"]
+        for arguments, said in (
+            (["--log-level", "loud", "sim"], "--log-level: 'loud' is not debug, info, warning or error"),
+            (["ctl", "ping", *engine, "--timeout-s", "soon"],
+             "--timeout-s: 'soon' is not a number of seconds from 0.1 to 3600"),
+            (["purge", "--store", "ipc:///tmp/x", "--scope", "x", "--deadline-s", "-1"],
+             "--deadline-s: '-1' is not a number of seconds from 0 to 86400"),
+            (["ctl", "purge", *engine, "--yes=maybe"], "--yes takes no value"),
+            (["scopes", "--store", "/tmp/x"], "'/tmp/x' is unknown; use ipc://PATH or mooncake://HOST:PORT"),
+        ):
+            self.refused(*arguments, names=said)
+
+    def test_no_namespace_is_no_reason_to_purge(self):
+        store = ["--store", "ipc:///tmp/newmoon-missing/s"]
+        self.refused_as("purge", *store, "--namespace=", "--yes",
+                        line="newmoon purge: --namespace: the value is empty; "
+                             "see newmoon purge --help")
+        self.refused_as("purge", *store, "--namespace", "--yes",
+                        line="newmoon purge: --namespace: a value is missing before --yes; "
+                             "see newmoon purge --help")
 
     def test_numbers_that_do_not_fit(self):
         for value in ("-1", "99999999999999999999", "", "4GB"):
@@ -91,7 +194,6 @@ class BadInput(unittest.TestCase):
 
     def test_seed_walk_on_a_store_that_is_not_there(self):
         for store, names in (
-            ("", "--store ''"),
             ("ipc:///tmp/x", "ipc:///tmp/x"),
             ("mooncake://", "MOONCAKE_CONFIG_PATH"),
             ("mooncake://127.0.0.1", "HOST:PORT"),
@@ -133,7 +235,6 @@ class BadInput(unittest.TestCase):
             self.refused("ctl", "--endpoint", endpoint, "--timeout-s", "0.2", *command,
                          names=endpoint)
         self.refused("ctl", "--endpoint", "tcp://127.0.0.1:1", "ping", names="ipc://PATH")
-        self.refused("ctl", "--endpoint", endpoint, names="subcommand")
 
     def test_purge_bench_of_nothing(self):
         self.refused("bench", "purge", "--store", "memory", names="--store memory")
@@ -254,6 +355,9 @@ class BadModelInput(BadInput):
 
     def test_out_of_range(self):
         self.refused("rollout", "--ranks", "31", names="--ranks")
+        for value in ("two", "2.5", "99999999999"):
+            self.refused("rollout", "--ranks", value,
+                         names=f"--ranks: '{value}' is no whole number, or too large")
 
     def test_unwritable_temporary_folder(self):
         self.refused("rollout", names="/proc/newmoon", environment={"TMPDIR": "/proc/newmoon"})
@@ -261,6 +365,7 @@ class BadModelInput(BadInput):
 
 if __name__ == "__main__":
     NEWMOON, *rest = sys.argv[1:]
+    NEWMOON = os.path.abspath(NEWMOON)
     cases = [BadInput]
     if rest:
         MODEL = rest[0]
