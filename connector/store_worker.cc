@@ -309,9 +309,12 @@ std::size_t StoreWorker::get_batch(const LoadJob& job, std::span<const BlockRef>
                                ? check_value(items[i].key, values[i])
                                : fail(Code::kInternal, "store skipped items of a get");
     if (checked) continue;
-    count_failure(checked.error());
+    Error failed = checked.error();
+    // What was asked for is as long as every block of the layout: the value is wrong.
+    if (failed.code == Code::kBadRequest) failed.code = Code::kCorrupt;
+    count_failure(failed);
     // Else it would stay for ever, since the first put of a key wins.
-    if (checked.error().code == Code::kCorrupt) remove_corrupt(items[i].key);
+    if (failed.code == Code::kCorrupt) remove_corrupt(items[i].key);
     return i;
   }
   return items.size();

@@ -7,6 +7,7 @@
 #include <memory>
 #include <thread>
 
+#include "store/mooncake/value_form.h"
 #include "store/testing/backends.h"
 #include "store/testing/blocks.h"
 
@@ -18,6 +19,7 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::Field;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
@@ -112,12 +114,19 @@ TEST_P(StoreConformance, EveryPartOfTheKeyCounts) {
   EXPECT_TRUE(check_one(store(), key));
 }
 
-TEST_P(StoreConformance, ALengthOtherThanThePayloadsIsCorrupt) {
-  const Key key = key_of(1, 1);
-  ASSERT_TRUE(put_one(store(), key, 100));
-  EXPECT_EQ(code_of(check_one(store(), key, 99)), Code::kCorrupt);
-  EXPECT_EQ(code_of(check_one(store(), key, 101)), Code::kCorrupt);
-  EXPECT_TRUE(check_one(store(), key, 100));
+TEST_P(StoreConformance, WhoAsksForAnotherLengthIsToldBoth) {
+  for (const std::size_t stored : {std::size_t{100}, kOnPagesFrom - 1, kOnPagesFrom + 100}) {
+    const Key key = key_of(1, stored);
+    ASSERT_TRUE(put_one(store(), key, stored));
+    for (const std::size_t asked : {stored - 1, stored + 1}) {
+      const Status refused = check_one(store(), key, asked);
+      ASSERT_EQ(code_of(refused), Code::kBadRequest) << stored;
+      EXPECT_THAT(refused.error().message,
+                  AllOf(HasSubstr("has " + std::to_string(stored) + " bytes"),
+                        HasSubstr(std::to_string(asked) + " were asked for")));
+    }
+    EXPECT_TRUE(check_one(store(), key, stored));
+  }
 }
 
 TEST_P(StoreConformance, RefusesAHeaderOfAnotherKeyOrLength) {
@@ -156,7 +165,7 @@ TEST_P(StoreConformance, ABatchAnswersEachItemInOrder) {
   EXPECT_TRUE(got[0]);
   EXPECT_TRUE(got[1]);
   EXPECT_EQ(code_of(got[2]), Code::kMiss);
-  EXPECT_EQ(code_of(got[3]), Code::kCorrupt);
+  EXPECT_EQ(code_of(got[3]), Code::kBadRequest);
   EXPECT_EQ(targets[1].bytes(), block.bytes());
 }
 

@@ -257,7 +257,7 @@ TEST_F(FaultyStoreTest, ATruncatedReadLeavesTheSecondHalfAsItWas) {
 TEST_F(FaultyStoreTest, ATruncatedPutHasAnotherLength) {
   FaultyStore& store = make("put:truncate");
   ASSERT_TRUE(put_one(store, key_of(1, 1), 1000));
-  EXPECT_EQ(code_of(check_one(inner_, key_of(1, 1), 1000)), Code::kCorrupt);
+  EXPECT_EQ(code_of(check_one(inner_, key_of(1, 1), 1000)), Code::kBadRequest);
   TestBlock half(500, 0);
   EXPECT_TRUE(get_one(inner_, key_of(1, 1), half));
 }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/ipc_path.h"
+#include "base/shell_command.h"
 #include "store/put_check.h"
 
 namespace newmoon {
@@ -21,6 +22,8 @@ constexpr std::size_t kIdleConnectionsMax = 8;
 constexpr std::size_t kBatchBytes = 4 << 20;
 // A ping has nothing to carry: one that takes longer says enough.
 constexpr Duration kPingTimeout = std::chrono::seconds(2);
+// What the lookup/admin channel of a rank answers to what it does not know (docs/formats.md).
+constexpr std::uint8_t kRankRefusal = 0;
 
 }  // namespace
 
@@ -45,6 +48,13 @@ ByteView IpcStore::Reply::frame(std::size_t index) const {
 std::unexpected<Error> IpcStore::garbage(const std::string& what) const {
   return fail(Code::kUnavailable,
               "the server at " + endpoint_ + " is no store server of this version: " + what);
+}
+
+std::unexpected<Error> IpcStore::a_rank() const {
+  return fail(Code::kUnavailable,
+              endpoint_ + " is the socket of an engine, not of a store: `" +
+                  shell_command({"newmoon", "ctl", "--endpoint", endpoint_, "scopes"}) +
+                  "` asks it");
 }
 
 Result<IpcStore::Reply> IpcStore::call(Op op, ByteView body) {
@@ -88,7 +98,9 @@ Result<IpcStore::Reply> IpcStore::await_reply(ZmqSocket& connection, const Head&
   while (true) {
     while (std::optional<ZmqSocket::Received> received = connection.receive()) {
       if (received->frames.empty()) return garbage("an answer that did not fit into memory");
-      const Result<Head> reply = ipc::decode_head(received->frames[0].bytes());
+      const ByteView first = received->frames[0].bytes();
+      if (first.size() == 1 && first[0] == kRankRefusal) return a_rank();
+      const Result<Head> reply = ipc::decode_head(first);
       if (!reply) return garbage(reply.error().message);
       if (!reply->reply || received->cut) return garbage("an answer that is none");
       if (reply->request_id != head.request_id) continue;  // of an earlier request

@@ -83,6 +83,7 @@ class IpcStore final : public KvStore {
   Status get_batch(std::span<const GetItem> items, std::vector<Result<GetValue>>& values,
                    Time deadline);
   std::unexpected<Error> garbage(const std::string& what) const;
+  std::unexpected<Error> a_rank() const;
 
   const std::string endpoint_;
   Clock& clock_;

@@ -28,6 +28,7 @@ namespace {
 using namespace newmoon::testing;  // NOLINT: the vocabulary of these tests
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 Code code_of(const auto& result) { return result ? Code::kInternal : result.error().code; }
@@ -434,6 +435,14 @@ TEST_F(IpcTest, GarbageIsUnavailableAndNamesTheServer) {
     if (kind == 2) continue;  // an empty list
     EXPECT_EQ(code_of(store->list_scopes()), Code::kUnavailable) << kind;
   }
+}
+
+TEST_F(IpcTest, TheSocketOfAnEngineIsCalledThat) {
+  FakeServer server(endpoint_, [](const ipc::Head&) { return std::vector<Frames>{{Bytes(1)}}; });
+  const auto listed = open(seconds(1000))->list_scopes();
+  ASSERT_EQ(code_of(listed), Code::kUnavailable);
+  EXPECT_THAT(listed.error().message, AllOf(HasSubstr("the socket of an engine, not of a store"),
+                                            HasSubstr("newmoon ctl --endpoint " + endpoint_)));
 }
 
 TEST_F(IpcTest, MoreHitsThanBlocksAreNotBelieved) {

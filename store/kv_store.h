@@ -104,8 +104,8 @@ class KvStore {
     return 0;
   }
 
-  // One result an item, in order. kMiss: not there. kCorrupt: there, but its
-  // length is not the payload's.
+  // One result an item, in order. kMiss: not there. kBadRequest: there and whole, as far as is
+  // seen, but longer or shorter than the payload; says both. kCorrupt: there, but not whole.
   virtual std::vector<Result<GetValue>> get(std::span<const GetItem> items) = 0;
 
   // How many leading blocks of `blocks` are there for *every* shard: the length of

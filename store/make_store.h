@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "base/clock.h"
 #include "base/executor.h"
@@ -13,12 +14,17 @@
 namespace newmoon {
 
 struct StoreOptions {
-  std::uint64_t budget_bytes = 0;              // memory: required
-  Duration timeout = std::chrono::seconds(1);  // ipc, mooncake: of a call
+  std::uint64_t budget_bytes = 0;                  // memory: required
+  std::string_view budget_name = "--store-bytes";  // memory: what sets it, for messages
+  Duration timeout = std::chrono::seconds(1);      // ipc, mooncake: of a call
   // ipc, mooncake: behind a CircuitBreakerStore that probes. Not for a command that asks
   // once: its errors are the store's own, and it says them itself.
   bool leave_alone = true;
 };
+
+// Opens nothing. kBadRequest: a URL that make_store() refuses, or an ipc://PATH at which no
+// store can be: its folder is not there, or it is no socket.
+Status check_store_url(const std::string& url);
 
 // "memory": a MemoryStore in this process; "ipc://PATH": one that
 // `newmoon store-server` shares; "mooncake://HOST:PORT[?...]" (store/mooncake/config.h): a

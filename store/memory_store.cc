@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/contain.h"
+#include "store/other_length.h"
 #include "store/page_pool.h"
 #include "store/put_check.h"
 #include "store/recent_map.h"
@@ -176,7 +177,8 @@ Result<Entry*> MemoryStore::Core::make_entry(ScopeIndex& index, const PutItem& i
     return fail(Code::kBadRequest, "put: a value of " + std::to_string(bytes) +
                                        " bytes is larger than the store's budget of " +
                                        std::to_string(options_.budget_bytes) +
-                                       ": raise its budget (--store-bytes)");
+                                       ": raise its budget (" + std::string(options_.budget_name) +
+                                       ")");
   }
   const std::optional<SlotArena::Slot> slot = allocate(arena, bytes);
   if (!slot) return fail(Code::kBusy, "memory store: no room now, all bytes are in use");
@@ -412,9 +414,7 @@ namespace {
 Result<GetValue> copy_out(Entry& entry, const GetItem& item) {
   const std::uint64_t wanted = total_bytes(item.payload);
   if (entry.header.payload_bytes != wanted) {
-    return fail(Code::kCorrupt, "stored value of " + item.key.to_string() + " has " +
-                                    std::to_string(entry.header.payload_bytes) +
-                                    " payload bytes, not " + std::to_string(wanted));
+    return other_length(item.key, entry.header.payload_bytes, wanted);
   }
   const std::uint64_t checksum = scatter({entry.payload(), wanted}, item.payload, item.checksum);
   return GetValue{entry.header, checksum};

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string_view>
 
 #include "base/clock.h"
 #include "base/executor.h"
@@ -22,6 +23,7 @@ namespace newmoon {
 
 struct MemoryStoreOptions {
   std::uint64_t budget_bytes = 0;
+  std::string_view budget_name = "--store-bytes";  // what sets it, for messages
   // Freeing: so many values at a time, then a pause (none: one after the other).
   std::size_t free_slice_blocks = 256;
   Duration free_pause = std::chrono::microseconds(200);

@@ -43,9 +43,7 @@ Result<std::vector<ScopeUsage>> scopes_to_purge(KvStore& store, const ScopeSelec
   if (!listed) return listed;
   std::vector<ScopeUsage> selected = select_scopes(std::move(*listed), selection);
   if (selected.empty()) {
-    return fail(Code::kMiss, to_string(selection) +
-                                 " is not in the store; `newmoon scopes` lists "
-                                 "what is");
+    return fail(Code::kMiss, to_string(selection) + " is not in the store");
   }
   for (const ScopeUsage& usage : selected) {
     if (usage.holders.empty()) continue;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "store/kv_store.h"
+#include "store/other_length.h"
 
 namespace newmoon::testing {
 
@@ -104,7 +105,7 @@ class FakeStore final : public KvStore {
     if (found == values.end()) return fail(Code::kMiss, item.key.to_string());
     const Value& value = found->second;
     if (value.payload.size() != total_bytes(item.payload)) {
-      return fail(Code::kCorrupt, "the value's length is not the block's");
+      return other_length(item.key, value.payload.size(), total_bytes(item.payload));
     }
     return GetValue{value.header, scatter(value.payload, item.payload, item.checksum)};
   }

@@ -221,21 +221,22 @@ std::unique_ptr<Worker> make_worker(std::string store, std::uint64_t store_bytes
                                     const std::vector<RegionTuple>& regions,
                                     std::size_t block_count, std::uint64_t staging_bytes,
                                     const std::string& identity, bool checksum) {
-  WorkerStack::Options options{
-      .store_url = std::move(store),
-      .store = {.budget_bytes = store_bytes, .timeout = to_duration(store_timeout_s)},
-      .load_timeout = to_duration(load_timeout_s),
-      .layout = std::move(layout),
-      .rank = rank,
-      .rank_count = rank_count,
-      .block_size = block_size,
-      .endpoint = std::move(endpoint),
-      .engine_id = std::move(engine_id),
-      .regions = {},
-      .block_count = block_count,
-      .staging_bytes = staging_bytes,
-      .checksum = checksum,
-      .sole_writer = to_identity_mode(identity) == IdentityMode::kUnique};
+  WorkerStack::Options options{.store_url = std::move(store),
+                               .store = {.budget_bytes = store_bytes,
+                                         .budget_name = "store_bytes",
+                                         .timeout = to_duration(store_timeout_s)},
+                               .load_timeout = to_duration(load_timeout_s),
+                               .layout = std::move(layout),
+                               .rank = rank,
+                               .rank_count = rank_count,
+                               .block_size = block_size,
+                               .endpoint = std::move(endpoint),
+                               .engine_id = std::move(engine_id),
+                               .regions = {},
+                               .block_count = block_count,
+                               .staging_bytes = staging_bytes,
+                               .checksum = checksum,
+                               .sole_writer = to_identity_mode(identity) == IdentityMode::kUnique};
   for (const auto& [address, stride, bytes] : regions) {
     options.regions.push_back({reinterpret_cast<std::uint8_t*>(address), stride, bytes});
   }

@@ -42,6 +42,7 @@ void bind_errors(py::module_& module) {
       "'unavailable', 'deadline', 'busy', 'corrupt', 'fenced' or 'internal'.",
       PyExc_RuntimeError, nullptr);
   module.add_object("Error", error_type);
+  set_log_prefix("newmoon: ");  // vLLM's lines, or the program's, stand between ours
   module.def("set_log_level", &set_log_level, py::arg("name"));
 }
 

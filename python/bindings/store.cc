@@ -165,8 +165,25 @@ py::list scopes(OpenStore& self) {
 
 std::unique_ptr<OpenStore> open_store(const std::string& url, std::uint64_t budget_bytes,
                                       double timeout_s) {
-  return std::make_unique<OpenStore>(
-      url, StoreOptions{.budget_bytes = budget_bytes, .timeout = to_duration(timeout_s)});
+  return std::make_unique<OpenStore>(url, StoreOptions{.budget_bytes = budget_bytes,
+                                                       .budget_name = "budget_bytes",
+                                                       .timeout = to_duration(timeout_s)});
+}
+
+void check_store(const std::string& url) { ok_or_raise(check_store_url(url)); }
+
+// None: it answers. Of a Mooncake store this process would become a member: not asked.
+std::optional<std::string> store_is_away(const std::string& url, double timeout_s) {
+  if (!url.starts_with("ipc://")) return std::nullopt;
+  const StoreOptions options{.timeout = to_duration(timeout_s), .leave_alone = false};
+  const Status pinged = without_gil([&]() -> Status {
+    SystemClock clock;
+    InlineExecutor executor;
+    const Result<std::unique_ptr<KvStore>> store = make_store(url, options, clock, executor);
+    return store ? (*store)->ping() : std::unexpected(store.error());
+  });
+  if (pinged) return std::nullopt;
+  return pinged.error().message;
 }
 
 }  // namespace
@@ -184,6 +201,8 @@ void bind_store(py::module_& module) {
       .def("__exit__", [](OpenStore& self, const py::args&) { self.close(); });
   module.def("open_store", &open_store, py::arg("url"), py::kw_only(),
              py::arg("budget_bytes") = std::uint64_t{1} << 30, py::arg("timeout_s") = 1.0);
+  module.def("check_store", &check_store, py::arg("url"));
+  module.def("store_is_away", &store_is_away, py::arg("url"), py::kw_only(), py::arg("timeout_s"));
 }
 
 }  // namespace newmoon

@@ -100,9 +100,9 @@ class Store:
         the unique scope was purged."""
 
     def get(self, scope: Scope | None, block_hash: bytes, out: Buffer) -> bool:
-        """Fills `out`, whose length must be the value's; False if the block is not there.
-        "corrupt": the bytes are not those that were put, or of another length; `out` is then
-        undefined."""
+        """Fills `out`; False if the block is not there. "bad_request": the value is longer or
+        shorter than `out`; the message has both lengths. "corrupt": the bytes are not those that
+        were put, or not all of them. `out` is undefined after either."""
 
     def lookup(self, scope: Scope | None, block_hashes: Sequence[bytes]) -> int:
         """How many leading blocks are there."""
@@ -188,6 +188,12 @@ class LookupKeyClient:
         what it computes meanwhile may come back."""
 
 # The two roles of newmoon.vllm. Not for other callers: they take what vLLM hands them.
+
+def check_store(url: str) -> None:
+    """Raises Error: "bad_request" for a URL at which no store can be; opens nothing."""
+
+def store_is_away(url: str, *, timeout_s: float) -> str | None:
+    """Why an ipc:// store does not answer now; None: it does, or is of another kind."""
 
 class ConnectorReset(TypedDict):
     success: bool

@@ -101,11 +101,35 @@ def test_lookup_counts_the_leading_blocks(store):
     assert store.lookup(scope("step-2"), hashes) == 0
 
 
-def test_a_value_of_another_length_is_refused(store):
+@pytest.mark.parametrize("more", [-1, 1])
+def test_a_buffer_of_another_length_than_the_value_is_refused(store, more):
     store.put(scope(), b"h" * 32, BLOCK)
-    with pytest.raises(newmoon.Error) as raised:
-        store.get(scope(), b"h" * 32, bytearray(len(BLOCK) - 1))
-    assert raised.value.code == "corrupt"
+    out = bytearray(len(BLOCK) + more)
+    with pytest.raises(newmoon.Error, match=f"has {len(BLOCK)} bytes, and {len(out)} were") as raised:
+        store.get(scope(), b"h" * 32, out)
+    assert raised.value.code == "bad_request"
+
+
+def test_a_budget_goes_by_the_name_of_its_parameter():
+    with pytest.raises(newmoon.Error, match="budget_bytes") as raised:
+        newmoon.open_store("memory", budget_bytes=0)
+    assert raised.value.code == "bad_request" and "--" not in str(raised.value)
+    with newmoon.open_store("memory", budget_bytes=1 << 20) as small:
+        with pytest.raises(newmoon.Error, match="budget_bytes") as raised:
+            small.put(scope(), b"h" * 32, bytes(2 << 20))
+    assert "--" not in str(raised.value)
+
+
+def test_lines_on_stderr_say_whose_they_are():
+    code = """
+import newmoon, time
+newmoon.open_store("ipc:///nowhere/store.sock")
+time.sleep(30)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) as process:
+        line = process.stderr.readline()
+        process.kill()
+    assert line.startswith("newmoon: warning store: ") and "ipc:///nowhere/store.sock" in line
 
 
 def test_bad_arguments_are_named(store):

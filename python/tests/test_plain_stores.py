@@ -51,6 +51,15 @@ def test_a_block_comes_back_only_under_its_scope(store):
     assert not store.get(scope(), block_hash(2), out)
 
 
+@pytest.mark.parametrize("more", [-1, 1])
+def test_a_buffer_of_another_length_than_the_value_is_refused(store, more):
+    store.put(scope("length"), block_hash(1), BLOCK)
+    out = bytearray(len(BLOCK) + more)
+    with pytest.raises(newmoon.Error, match=f"has {len(BLOCK)} bytes, and {len(out)} were") as raised:
+        store.get(scope("length"), block_hash(1), out)
+    assert raised.value.code == "bad_request"
+
+
 def test_lookup_counts_the_leading_blocks(store):
     for n in (10, 11, 13):
         store.put(scope(), block_hash(n), BLOCK)

@@ -56,6 +56,30 @@ TEST_F(MooncakeStoreTest, ALargePayloadBeginsOnAPageBehindZeros) {
   EXPECT_EQ(into.bytes(), known->bytes());
 }
 
+// Of one that is longer than was asked for no byte is read, so its length is all there is to see.
+TEST_F(MooncakeStoreTest, AValueThatIsNotWholeIsCorruptAndNoMatterOfLength) {
+  const std::string key = key_of(1, 1).to_string();
+  for (const std::size_t bytes : {0, 100, 150}) {
+    ASSERT_TRUE(put_one(store(), key_of(1, 1), 100));
+    {
+      MutexLock lock(fake_.mutex);
+      fake_.values.at(key).resize(bytes);
+    }
+    EXPECT_EQ(code_of(check_one(store(), key_of(1, 1), 100)), Code::kCorrupt) << bytes;
+    ASSERT_TRUE(store().remove(key_of(1, 1)));
+  }
+}
+
+TEST_F(MooncakeStoreTest, AValueThatGoesWhileItsLengthIsAskedForIsAMiss) {
+  ASSERT_TRUE(put_one(store(), key_of(1, 1), 100));
+  fake_.set_code("get", -600);
+  {
+    MutexLock lock(fake_.mutex);
+    fake_.values.clear();
+  }
+  EXPECT_EQ(code_of(check_one(store(), key_of(1, 1), 99)), Code::kMiss);
+}
+
 TEST_F(MooncakeStoreTest, ABatchLargerThanTheStagingMemoryGoesThrough) {
   const TestBlock block(300'000, 5);
   std::vector<PutItem> puts;

@@ -7,6 +7,7 @@
 
 #include "store/mooncake/error_code.h"
 #include "store/mooncake/value_form.h"
+#include "store/other_length.h"
 
 namespace newmoon {
 namespace {
@@ -39,6 +40,22 @@ std::uint64_t worked_batch_bytes(std::uint64_t all, std::uint64_t largest) {
   if (all < 2 * kHalfBatchBytes) return all;
   // With one value more than a half, an odd number makes two batches as well.
   return std::min(kBatchBytes, (all + largest) / 2);
+}
+
+// Of a value of `bytes`; one that is shorter than the buffer lies there.
+std::unexpected<Error> of_another_length(const GetItem& item, std::uint64_t bytes,
+                                         const MooncakeBuffer& buffer) {
+  const std::optional<std::uint64_t> payload_bytes = payload_bytes_of(bytes);
+  bool whole = payload_bytes.has_value();
+  if (whole && bytes < buffer.bytes) {
+    ValueHeader header;
+    std::memcpy(&header, buffer.data, sizeof header);
+    whole = names(header, item.key, *payload_bytes);
+  }
+  if (whole) return other_length(item.key, *payload_bytes, total_bytes(item.payload));
+  return fail(Code::kCorrupt, "mooncake value of " + item.key.to_string() + " is " +
+                                  std::to_string(bytes) + " bytes long, not " +
+                                  std::to_string(buffer.bytes));
 }
 
 // The wheel only reads, but asks for what it could write to.
@@ -168,6 +185,13 @@ void Transfer::confirm(MooncakeClient& client, Clock& clock, Time deadline) {
 
 void Transfer::get(MooncakeClient& client) {
   status_ = client.batch_get_into(keys.views(), staged_, codes_);
+  for (std::size_t i = 0; status_ && i < codes_.size(); ++i) {
+    if (codes_[i] != kMooncakeInvalidParams) continue;
+    // Longer than its buffer, most likely: how long it is.
+    const Result<std::int64_t> size = client.get_size(keys.views()[i]);
+    const bool read = size && *size >= 0 && static_cast<std::uint64_t>(*size) <= staged_[i].bytes;
+    if (size && !read) codes_[i] = *size;
+  }
 }
 
 bool Transfer::may_be_half_put() const {
@@ -192,11 +216,8 @@ Result<GetValue> Transfer::take(std::size_t index, const GetItem& item) const {
   if (!status_) return std::unexpected(status_.error());
   const std::int64_t code = codes_[index];
   const MooncakeBuffer& value = staged_[index];
-  const bool longer = code == kMooncakeInvalidParams;
-  if (longer || (code >= 0 && static_cast<std::uint64_t>(code) != value.bytes)) {
-    return fail(Code::kCorrupt, "mooncake value of " + item.key.to_string() + " is " +
-                                    (longer ? "longer than" : std::to_string(code) + " of") + " " +
-                                    std::to_string(value.bytes) + " bytes");
+  if (code >= 0 && static_cast<std::uint64_t>(code) != value.bytes) {
+    return of_another_length(item, static_cast<std::uint64_t>(code), value);
   }
   if (code < 0) return std::unexpected(mooncake_error("get of " + item.key.to_string(), code));
   GetValue got;

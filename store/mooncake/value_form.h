@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "hash/value.h"
 
@@ -20,6 +21,14 @@ constexpr std::uint64_t payload_offset(std::uint64_t payload_bytes) {
 
 constexpr std::uint64_t stored_bytes(std::uint64_t payload_bytes) {
   return payload_offset(payload_bytes) + payload_bytes;
+}
+
+// The other way round; nullopt: no value has so many.
+constexpr std::optional<std::uint64_t> payload_bytes_of(std::uint64_t stored) {
+  for (const std::uint64_t offset : {kPageBytes, std::uint64_t{sizeof(ValueHeader)}}) {
+    if (stored >= offset && payload_offset(stored - offset) == offset) return stored - offset;
+  }
+  return std::nullopt;
 }
 
 }  // namespace newmoon
