@@ -18,13 +18,15 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 
 import newmoon
 from newmoon._core import ConnectorWorker
+from newmoon.vllm import scheduler
 from newmoon.vllm.awaited import Awaited
 from newmoon.vllm.metrics import RANK_COUNTERS, RESET_SECONDS, SCHEDULER_COUNTERS
 from newmoon.vllm.options import Options, parse_options
 from newmoon.vllm.request_params import DEFAULT, RequestParams, parse_request_params
 from newmoon.vllm.scheduler import NO_WEIGHT_VERSION, SchedulerSide
-from newmoon.vllm.support import check_role, check_version, endpoint, refusal
+from newmoon.vllm.support import Setup, check_role, check_store, check_version, endpoint, refusal
 from newmoon.vllm.worker import WorkerSide, regions_of
+from processes import binary, running
 
 
 def spec(kind=FullAttentionSpec, **more):
@@ -98,9 +100,9 @@ def test_another_vllm_is_refused_unless_asked_for(monkeypatch):
         ({"namespace": "\udcff"}, "'namespace' takes printable text"),
         ({"namespace": "x" * 257}, "at most 256 bytes"),
         ({"store": "ipc:///a\nb"}, "'store' takes printable text"),
-        ({"reset_mode": "fences"}, "'reset_mode' is fence or remove_all"),
+        ({"reset_mode": "fences"}, "'reset_mode' must be fence or remove_all"),
         ({"reading_rpcs": "name"}, "list of names"),
-        ({"identity": "label"}, "unique, digest or trust_weight_version"),
+        ({"identity": "label"}, "'identity' must be unique, digest or trust_weight_version, not 'label'"),
         ({"identity": "trust_weight_version"}, "needs a 'namespace'"),
     ],
 )
@@ -130,8 +132,80 @@ def test_the_page_names_all_that_can_be_set_and_counted():
 
 def test_a_role_that_only_saves_or_loads_is_refused():
     check_role("kv_both")
-    with pytest.raises(ValueError, match="'kv_role' is kv_both, not kv_producer"):
+    with pytest.raises(ValueError, match="'kv_role' must be \"kv_both\", and \"kv_producer\" was") as raised:
         check_role("kv_producer")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("memry", "memory, ipc://PATH or mooncake://HOST:PORT"),
+        ("redis://127.0.0.1", "'redis://127.0.0.1' is unknown"),
+        ("", "'' is unknown"),
+        ("ipc://", "names no socket"),
+        ("ipc:///newmoon-missing/store.sock", "/newmoon-missing: No such file or directory"),
+        ("ipc:///etc/passwd", "no socket"),
+        ("ipc:///etc/passwd/store.sock", "/etc/passwd"),
+        ("mooncake://127.0.0.1", "HOST:PORT"),
+        ("mooncake://127.0.0.1:1?lease=1", "lease"),
+    ],
+)
+def test_a_url_at_which_no_store_can_be_is_refused(url, said):
+    with pytest.raises(ValueError, match="^newmoon: 'store' in kv_connector_extra_config: ") as raised:
+        check_store(parse_options({"store": url}))
+    assert said in str(raised.value) and "\n" not in str(raised.value)
+
+
+@pytest.fixture
+def warnings(monkeypatch):
+    told = []
+    monkeypatch.setattr(scheduler.logger, "warning", lambda text, *args: told.append(text % args))
+    return told
+
+
+def scheduler_side(store):
+    setup = Setup(
+        model="m", layout="l", block_size=16, block_count=4, rank_count=1,
+        endpoints=["ipc:///nowhere/rank0.sock"], engine_id="engine",
+    )  # fmt: skip
+    return SchedulerSide(setup, parse_options({"store": store}))
+
+
+def test_a_store_that_is_away_is_told_by_the_scheduler_once(tmp_path, warnings):
+    url = f"ipc://{tmp_path}/store.sock"
+    check_store(parse_options({"store": url}))
+    scheduler_side(url)
+    (line,) = warnings
+    assert line.startswith("newmoon: ") and url in line and "served without it" in line
+
+
+def test_a_store_that_is_there_is_nothing_to_tell(tmp_path, warnings):
+    url = f"ipc://{tmp_path}/s/store.sock"
+    with running(binary(), "store-server", "--endpoint", url):
+        scheduler_side(url)
+    scheduler_side("memory")
+    assert warnings == []
+
+
+def test_a_store_that_is_away_is_told_by_a_rank_once(tmp_path):
+    url = f"ipc://{tmp_path}/store.sock"
+    code = """
+import ctypes, sys, time
+from newmoon._core import ConnectorWorker
+kv = (ctypes.c_char * 4096)()
+worker = ConnectorWorker(
+    store=sys.argv[1], store_bytes=1, store_timeout_s=1.0, load_timeout_s=1.0, layout="l", rank=0,
+    rank_count=1, block_size=16, endpoint=sys.argv[2], engine_id="e",
+    regions=[(ctypes.addressof(kv), 1024, 1024)], block_count=4, staging_bytes=4096)
+time.sleep(3)  # some pings
+worker.close()
+"""
+    command = [sys.executable, "-c", code, url, f"ipc://{tmp_path}/s/rank0.sock"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("newmoon: warning store: ") and f"no store server at {url}" in line
 
 
 @pytest.mark.parametrize("params", [[1], "newmoon", 5])

@@ -20,7 +20,7 @@ from newmoon.vllm.metadata import ReportMetadata, StepMetadata
 from newmoon.vllm.metrics import NewmoonPromMetrics, NewmoonStats
 from newmoon.vllm.options import parse_options
 from newmoon.vllm.scheduler import SchedulerSide
-from newmoon.vllm.support import check_role, check_version, inspect
+from newmoon.vllm.support import check_role, check_store, check_version, inspect
 from newmoon.vllm.weights import WeightWatcher, watch_engine_core
 from newmoon.vllm.worker import WorkerSide
 
@@ -56,6 +56,7 @@ class NewmoonConnector(KVConnectorBase_V1, SupportsHMA):
         options = parse_options(transfer.kv_connector_extra_config)
         check_version(options.any_vllm_version)
         check_role(transfer.kv_role)
+        check_store(options)
         setup = inspect(vllm_config, kv_cache_config, options)
         # vLLM's default would fail a request whose load a reset cancelled. The scheduler reads
         # it after it has made its connector; inside MultiConnector see watch_engine_core().

@@ -83,7 +83,7 @@ def of_type(name: str, value: Any, wanted: type) -> Any:
 def check_value(name: str, value: Any) -> None:
     said = None
     if name in CHOICES and value not in CHOICES[name]:
-        said = f"is {', '.join(CHOICES[name][:-1])} or {CHOICES[name][-1]}"
+        said = f"must be {', '.join(CHOICES[name][:-1])} or {CHOICES[name][-1]}"
     elif name in MAX_TEXT_BYTES and not is_text(value, MAX_TEXT_BYTES[name]):
         said = f"takes printable text of at most {MAX_TEXT_BYTES[name]} bytes"
     elif type(value) is float and not 0 < value <= MAX_SECONDS:  # NaN too

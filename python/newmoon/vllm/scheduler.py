@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from vllm.logger import init_logger
 from vllm.v1.request import RequestStatus
 
-from newmoon._core import ConnectorScheduler
+from newmoon._core import ConnectorScheduler, store_is_away
 from newmoon.vllm.adapters import Adapters
 from newmoon.vllm.awaited import Awaited
 from newmoon.vllm.local_cache import LocalCache
@@ -46,6 +46,7 @@ class SchedulerSide:
             lookup_timeout_s=options.lookup_timeout_s,
             identity=options.identity,
         )
+        tell_of_store(options)
         self._block_size = setup.block_size
         self._endpoints = setup.endpoints
         self._engine: EngineCore | None = None
@@ -328,6 +329,17 @@ class SchedulerSide:
         """What vLLM's own cache still holds is as old as what the fence left behind."""
         if self._local_cache is not None:
             self._local_cache.forget()
+
+
+def tell_of_store(options: Options) -> None:
+    """In a rank's log its store says the same, and when it is back."""
+    away = store_is_away(options.store, timeout_s=options.store_timeout_s)
+    if away is not None:
+        logger.warning(
+            "newmoon: %s; requests are served without it until it answers ('store' in"
+            " kv_connector_extra_config)",
+            away,
+        )
 
 
 def may_use(request: "Request") -> bool:

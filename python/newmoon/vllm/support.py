@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import vllm
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
+from newmoon import _core
+from newmoon._core import Error
 from newmoon.vllm.options import Options
 
 if TYPE_CHECKING:
@@ -46,9 +48,17 @@ def check_role(kv_role: str) -> None:
     """Nothing here is for disaggregated prefill."""
     if kv_role != "kv_both":
         raise ValueError(
-            f"newmoon: 'kv_role' is kv_both, not {kv_role}; to load or save nothing, see"
-            " kv_transfer_params in docs/vllm.md"
+            f"newmoon: 'kv_role' must be \"kv_both\", and \"{kv_role}\" was given: each engine loads"
+            " and saves; what a request may do of it, its kv_transfer_params say (docs/vllm.md)"
         )
+
+
+def check_store(options: Options) -> None:
+    """Of a store that is only away, SchedulerSide and each rank's store tell."""
+    try:
+        _core.check_store(options.store)
+    except Error as error:
+        raise ValueError(f"newmoon: 'store' in kv_connector_extra_config: {error}") from None
 
 
 def refusal(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> str | None:
