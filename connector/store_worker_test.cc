@@ -109,6 +109,7 @@ TEST_F(StoreWorkerTest, ATruncatedValueFailsItsBlock) {
   stored(1)->payload.pop_back();
   EXPECT_THAT(load(load_job(8, 1, {1, 2})).loads.at(0).failed_blocks, ElementsAre(1, 2));
   EXPECT_EQ(worker_->stats().corrupt_blocks, 1u);
+  EXPECT_EQ(stored(1), nullptr);  // for the next save
 }
 
 // Rule SELF: the bytes are whole, but they are those of another scope's block.
