@@ -7,6 +7,7 @@
 
 #include "base/ipc_path.h"
 #include "base/shell_command.h"
+#include "store/other_length.h"
 #include "store/put_check.h"
 
 namespace newmoon {
@@ -223,7 +224,7 @@ std::vector<Result<GetValue>> IpcStore::get(std::span<const GetItem> items) {
     }
     batch = batch.first(count);
     if (const Status read = get_batch(batch, values, until); !read) {
-      values.resize(items.size(), std::unexpected(read.error()));
+      values.resize(items.size(), failed_get(read.error()));
     }
   }
   return values;

@@ -463,6 +463,15 @@ TEST_F(IpcTest, AnUnknownErrorCodeIsAnErrorStill) {
   EXPECT_FALSE(put_one(*open(), key_of(1, 1)));
 }
 
+// Which of a get would say that a value is there and has another length.
+TEST_F(IpcTest, AGetThatIsRefusedAsAWholeIsNoMatterOfLength) {
+  FakeServer server(endpoint_, [](ipc::Head head) {
+    head.flags = ipc::to_wire(fail(Code::kBadRequest, ""));
+    return std::vector<Frames>{{reply_head(head), Bytes()}};
+  });
+  EXPECT_EQ(code_of(check_one(*open(), key_of(1, 1), 100)), Code::kInternal);
+}
+
 TEST_F(IpcTest, AServerThatOnlyListensIsADeadline) {
   FakeServer server(endpoint_, [](ipc::Head) { return std::vector<Frames>(); });
   EXPECT_EQ(code_of(open(milliseconds(50))->stats()), Code::kDeadline);

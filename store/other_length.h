@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "base/result.h"
 #include "hash/key.h"
@@ -15,6 +16,13 @@ inline std::unexpected<Error> other_length(const Key& key, std::uint64_t stored,
   return fail(Code::kBadRequest, "get: the value of " + key.to_string() + " has " +
                                      std::to_string(stored) + " bytes, and " +
                                      std::to_string(asked) + " were asked for");
+}
+
+// Of a get that failed in any other way: kBadRequest is kept for the above, behind which a reader
+// who knows better may take the value for damaged, and remove it.
+inline std::unexpected<Error> failed_get(Error error) {
+  if (error.code == Code::kBadRequest) error.code = Code::kInternal;
+  return std::unexpected(std::move(error));
 }
 
 }  // namespace newmoon

@@ -80,6 +80,14 @@ TEST_F(MooncakeStoreTest, AValueThatGoesWhileItsLengthIsAskedForIsAMiss) {
   EXPECT_EQ(code_of(check_one(store(), key_of(1, 1), 99)), Code::kMiss);
 }
 
+TEST_F(MooncakeStoreTest, AGetThatTheMasterRefusesIsNoMatterOfLength) {
+  ASSERT_TRUE(put_one(store(), key_of(1, 1), 100));
+  for (const int refusal : {-1700, -1702}) {
+    fake_.set_code("get", refusal);
+    EXPECT_EQ(code_of(check_one(store(), key_of(1, 1), 100)), Code::kInternal) << refusal;
+  }
+}
+
 TEST_F(MooncakeStoreTest, ABatchLargerThanTheStagingMemoryGoesThrough) {
   const TestBlock block(300'000, 5);
   std::vector<PutItem> puts;

@@ -219,7 +219,7 @@ Result<GetValue> Transfer::take(std::size_t index, const GetItem& item) const {
   if (code >= 0 && static_cast<std::uint64_t>(code) != value.bytes) {
     return of_another_length(item, static_cast<std::uint64_t>(code), value);
   }
-  if (code < 0) return std::unexpected(mooncake_error("get of " + item.key.to_string(), code));
+  if (code < 0) return failed_get(mooncake_error("get of " + item.key.to_string(), code));
   GetValue got;
   const auto* const from = static_cast<const std::uint8_t*>(value.data);
   std::memcpy(&got.header, from, sizeof got.header);
