@@ -109,7 +109,10 @@ class Store:
 
     def purge(self, scope: Scope | None) -> None:
         """Makes all its blocks unfindable at once; the memory comes back behind. Later puts
-        into a unique scope are refused."""
+        into a unique scope are refused.
+
+        On Mooncake this process hides them, and removes them behind: other processes find what is
+        not removed yet, and close() ends the removal. "newmoon purge --wait" sees it to its end."""
 
     def stats(self) -> StoreStats: ...
     def scopes(self) -> list[ScopeUsage]: ...
