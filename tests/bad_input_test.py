@@ -118,7 +118,7 @@ class BadInput(unittest.TestCase):
                     self.refused(*command, *given, folder=folder.name,
                                  names=f"{name}: {option}: {said}; see {name} --help")
             seen += 1
-        self.assertGreater(seen, 40)
+        self.assertGreater(seen, 30)  # also where llama.cpp is left out
 
     def test_a_value_that_is_there_twice(self):
         for command in (["scopes", "--store"], ["ctl", "ping", "--endpoint"], ["sim", "--threads"]):
