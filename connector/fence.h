@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "hash/scope.h"
@@ -44,8 +45,11 @@ class Fence {
   const std::optional<Scope>& scope() const { return scope_; }
   const std::optional<ScopeId>& scope_id() const { return scope_id_; }
   // Rule BIND: the weight writes that each rank had counted when the weights of the
-  // scope were identified. Empty: unknown, or sealed.
+  // scope were identified, or a sealed epoch was bound. Empty: unknown.
   const std::vector<std::uint64_t>& bound_writes() const { return bound_writes_; }
+  // Rule BIND, before the first step of a sealed epoch: the engine's own cache is in use all
+  // the same. REQUIRES: sealed().
+  void bind(std::vector<std::uint64_t> weight_writes) { bound_writes_ = std::move(weight_writes); }
 
   // Each of the following moves the epoch on by one and returns the scope that was
   // left, if any. Rule PURGE (PUNIQ in the model): the caller may purge it only if

@@ -74,18 +74,19 @@ std::vector<RequestOutput> EngineCore::step() {
 
 void EngineCore::collect_outputs() {
   while (const std::optional<ModelRunnerOutput> output = executor_.poll()) {
+    const bool was_open = !fence_.sealed();
     scheduler_.update_from_output(*output);
     if (!scheduler_.take_unbound()) continue;
     // Rule BIND: weights were written by somebody unknown, who is done with this rank.
     known_weights_.forget();
-    adopt_is_due_ = true;
+    adopt_is_due_ = adopt_is_due_ || was_open;
   }
 }
 
 void EngineCore::submit_steps() {
   const auto in_flight_max = static_cast<std::size_t>(executor_.steps_in_flight_max());
   while (scheduler_.steps_in_flight() < in_flight_max) {
-    adopt_if_due();
+    bind_epoch();
     std::optional<SchedulerOutput> output = scheduler_.schedule(weight_version());
     if (!output) return;
     executor_.submit(std::move(*output));

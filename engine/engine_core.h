@@ -167,6 +167,7 @@ class EngineCore {
 
   void begin_weight_write();
   void end_weight_write(bool succeeded);
+  void bind_epoch();
   void adopt_if_due();
   Status adopt(const Result<WeightsReport>& report);
 

@@ -507,6 +507,22 @@ TEST_F(EngineCoreTest, FailedUpdateStaysSealedWithoutADigest) {
   EXPECT_TRUE(engine.core().fence().sealed());
 }
 
+// The engine's own cache is in use all the same.
+TEST_F(EngineCoreTest, AWriteIsMetWhileTheEngineIsSealed) {
+  TestEngine engine({.identity = IdentityMode::kUnique}, store_.store);
+  const std::vector<Token> prompt = test_prompt(1, 30);
+  engine.runner().fail_next_update({Code::kInternal, "no such tensor"});
+  EXPECT_FALSE(engine.update(kB, "b"));
+  engine.generate("a", prompt);
+  EXPECT_GT(hits(engine.generate("a again", prompt)), 0u);
+
+  ASSERT_TRUE(engine.runner().update_weights(TestModelRunner::set_weights(kB)));
+  engine.worker(1).weights_written();
+  engine.generate("b", prompt);
+  EXPECT_EQ(engine.tokens["b"], engine.cold(kB, prompt));
+  EXPECT_TRUE(engine.core().fence().sealed());
+}
+
 TEST_F(EngineCoreTest, LabelIsTrustedOnlyIfRenewedAfterTheWrite) {
   TestEngine engine({.identity = IdentityMode::kTrustedLabel, .weight_version = "step-0"},
                     store_.store);

@@ -166,9 +166,18 @@ void EngineCore::set_weight_version(const std::string& weight_version) {
   if (report) known_weights_.bind_label(report->weight_writes);
 }
 
+// Rule BIND, before a step: whatever its epoch, a write that it meets is seen.
+void EngineCore::bind_epoch() {
+  if (!scheduler_.has_schedulable()) return;
+  adopt_if_due();
+  if (!fence_.sealed() || !fence_.bound_writes().empty()) return;
+  const Result<WeightsReport> report = executor_.weights_report(false);
+  if (report) fence_.bind(report->weight_writes);
+}
+
 // Without a finish, the first step that runs on the new weights opens their scope.
 void EngineCore::adopt_if_due() {
-  if (!adopt_is_due_ || !scheduler_.has_schedulable()) return;
+  if (!adopt_is_due_) return;
   adopt_is_due_ = false;
   const Status status = adopt(executor_.weights_report(options_.identity == IdentityMode::kDigest));
   if (!status) log(LogLevel::kError, "engine_core", to_string(status.error()));
