@@ -138,6 +138,12 @@ Status confirm_purge(std::span<const ScopeUsage> scopes, bool yes) {
   return fail(Code::kMiss, "nothing was purged");
 }
 
+std::string lending_nothing(const std::string& url) {
+  if (!url.starts_with(kMooncake)) return url;
+  // Behind what an engine's URL says of it, since the last one counts.
+  return url + (url.contains('?') ? "&" : "?") + "global_segment_size=0";
+}
+
 Result<std::unique_ptr<KvStore>> open_shared_store(const std::string& url, Duration timeout,
                                                    Clock& clock, Executor& executor) {
   if (url == "memory" || url == "none") {
@@ -149,12 +155,8 @@ Result<std::unique_ptr<KvStore>> open_shared_store(const std::string& url, Durat
     return fail(Code::kBadRequest,
                 "--store '" + url + "' is unknown; use ipc://PATH or mooncake://HOST:PORT");
   }
-  std::string joined = url;
-  if (url.starts_with(kMooncake) && !url.contains("global_segment_size=")) {
-    joined += url.contains('?') ? "&" : "?";
-    joined += "global_segment_size=0";
-  }
-  return make_store(joined, {.timeout = timeout, .leave_alone = false}, clock, executor);
+  return make_store(lending_nothing(url), {.timeout = timeout, .leave_alone = false}, clock,
+                    executor);
 }
 
 int report_failure(const std::string& command, const Error& error) {

@@ -42,9 +42,12 @@ Error not_there(const ScopeSelection& selection, const std::string& list_command
 // Shows what would go and asks. kBadRequest: there is no terminal to ask on. kMiss: no.
 Status confirm_purge(std::span<const ScopeUsage> scopes, bool yes);
 
+// A Mooncake store's URL, for a process that lends nothing to it; another store's as it stands.
+std::string lending_nothing(const std::string& url);
+
 // A store that other processes share too. kBadRequest: "memory" and "none", which no other
 // process has a part in, or another URL. Of a Mooncake store this process becomes a client that
-// lends no memory, unless the URL says otherwise.
+// lends no memory, whatever the URL says, which may be an engine's.
 Result<std::unique_ptr<KvStore>> open_shared_store(const std::string& url, Duration timeout,
                                                    Clock& clock, Executor& executor);
 

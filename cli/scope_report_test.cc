@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "hash/scope_text.h"
+#include "store/mooncake/config.h"
 
 namespace newmoon {
 namespace {
@@ -47,6 +48,16 @@ TEST(ScopesTextTest, WhatOthersWroteMovesNoCursor) {
 }
 
 TEST(ScopesTextTest, NoneIsSaidSo) { EXPECT_EQ(scopes_text({}), "no scopes\n"); }
+
+TEST(LendingNothingTest, WhateverTheUrlOfAnEngineSays) {
+  for (const std::string options : {"", "?metrics_port=9003", "?global_segment_size=64MB",
+                                    "?global_segment_size=64MB&protocol=tcp"}) {
+    const auto config = load_mooncake_config(lending_nothing("mooncake://127.0.0.1:1" + options));
+    ASSERT_TRUE(config) << options << ": " << config.error().message;
+    EXPECT_EQ(config->global_segment_bytes, 0u) << options;
+  }
+  EXPECT_EQ(lending_nothing("ipc:///tmp/store.sock"), "ipc:///tmp/store.sock");
+}
 
 }  // namespace
 }  // namespace newmoon
