@@ -128,6 +128,7 @@ class Replica {
   void note_write(bool announced);
   void note_events();
   void note_purge(const Scope& scope);
+  void check_write_is_met();
   void check_may_wait();
   // `fenced_after`: the epoch before whatever asked for the reset.
   void check_reset(const CacheResetAnswer& answer, Epoch fenced_after);
@@ -167,6 +168,8 @@ class Replica {
   bool scheduled_since_adopt_ = false;
   bool keeps_requests_ = false;
   bool unfenced_write_ = false;
+  int steps_since_write_ = 0;  // submitted since that write
+  bool epoch_has_run_ = false;
   bool writes_weights_ = false;  // the running command seals or adopts
   bool crashed_ = false;
   std::uint64_t write_count_ = 0;

@@ -56,6 +56,7 @@ void Replica::watch_engine() {
 void Replica::note_epoch() {
   seen_epoch_ = fence_.epoch();
   unfenced_write_ = false;
+  epoch_has_run_ = false;
   kernel().trace("epoch", {number_, seen_epoch_, short_id(fence_.scope_id())});
   std::uint64_t slowest = ~std::uint64_t{0};
   std::uint64_t quickest = 0;
@@ -103,7 +104,10 @@ void Replica::note_write(bool announced) {
   if (announced && !fence_.sealed()) {
     verdict().violation("SEAL", "weights are written while a scope is open");
   }
-  unfenced_write_ = unfenced_write_ || !announced;
+  if (!announced && (epoch_has_run_ || !fence_.sealed())) {
+    unfenced_write_ = true;
+    steps_since_write_ = 0;
+  }
   on_write(announced);
 }
 
@@ -146,6 +150,17 @@ void Replica::note_submitted(const SchedulerOutput& step) {
   scheduled_since_adopt_ = true;
   resets_in_a_row_ = 0;
   if (fence_.sealed()) verdict().saw(Overlap::kSealedStep);
+  check_write_is_met();
+  epoch_has_run_ = true;
+}
+
+// Rule BIND: the first step that is submitted after a write meets it, so that its output moves
+// the epoch, sealed or not; else the engine's own cache outlives the weights.
+void Replica::check_write_is_met() {
+  if (!unfenced_write_ || crashed_) return;
+  if (steps_since_write_++ < world_.plan.steps_in_flight_max) return;
+  verdict().violation("BIND",
+                      "a step ended after a write that nobody announced, and no fence came");
 }
 
 void Replica::note_step(std::size_t rank, const SchedulerOutput& step) {

@@ -68,6 +68,7 @@ class World {
   void finish_update(Replica& engine);
   void repeat_resets(const PlannedEpisode& episode, Replica& engine);
   void sleep_and_update(const PlannedEpisode& episode, Replica& engine, int level);
+  void write_unannounced(const PlannedEpisode& episode, Replica& engine);
   void update_and_fail(const PlannedEpisode& episode, Replica& engine);
   void crash(const PlannedEpisode& episode, Replica& engine);
   void resume(Replica& engine);

@@ -56,11 +56,7 @@ void World::play(const PlannedEpisode& episode, Replica& engine) {
     case Protocol::kPartialFailure:
       return update_and_fail(episode, engine);
     case Protocol::kUnannounced:
-      for (std::size_t rank = 0; rank < plan_.ranks; ++rank) {
-        engine.write_unannounced(rank, episode.update);
-        dwell(episode);
-      }
-      return;
+      return write_unannounced(episode, engine);
     case Protocol::kUnknownWriter:
       (void)engine.write_unknown(episode.update);
       return repeat_resets(episode, engine);
@@ -116,7 +112,15 @@ void World::update_and_fail(const PlannedEpisode& episode, Replica& engine) {
   dwell(episode);
   if (episode.clear_cache) (void)engine.update(episode.update);
   dwell(episode);
-  if (session) finish_update(engine);
+  if (session) return finish_update(engine);
+  write_unannounced(episode, engine);  // the engine may be sealed
+}
+
+void World::write_unannounced(const PlannedEpisode& episode, Replica& engine) {
+  for (std::size_t rank = 0; rank < plan_.ranks; ++rank) {
+    engine.write_unannounced(rank, episode.update);
+    dwell(episode);
+  }
 }
 
 // A rank dies; a while later the engine is restarted, while what it had under way on
