@@ -155,6 +155,7 @@ def test_a_url_at_which_no_store_can_be_is_refused(url, said):
     with pytest.raises(ValueError, match="^newmoon: 'store' in kv_connector_extra_config: ") as raised:
         check_store(parse_options({"store": url}))
     assert said in str(raised.value) and "\n" not in str(raised.value)
+    assert "bad_request" not in str(raised.value)
 
 
 @pytest.fixture

@@ -58,7 +58,8 @@ def check_store(options: Options) -> None:
     try:
         _core.check_store(options.store)
     except Error as error:
-        raise ValueError(f"newmoon: 'store' in kv_connector_extra_config: {error}") from None
+        why = str(error).removeprefix(f"{error.code}: ")
+        raise ValueError(f"newmoon: 'store' in kv_connector_extra_config: {why}") from None
 
 
 def refusal(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> str | None:
