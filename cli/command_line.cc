@@ -32,7 +32,11 @@ void check_values(CLI::App& app, const std::shared_ptr<const Names>& names) {
   };
   for (CLI::Option* option : app.get_options()) {
     // A transform stands before the checks that the command has set, which take it for a value.
-    if (takes_a_value(*option)) option->transform(CLI::Validator(check, ""));
+    if (takes_a_value(*option)) {
+      option->transform(CLI::Validator(check, ""));
+    } else {
+      option->disable_flag_override();  // --wait=3 would do
+    }
   }
   for (CLI::App* command : app.get_subcommands({})) {
     check_values(*command, names);
@@ -86,9 +90,11 @@ std::string about_unexpected(const std::string& word, const CLI::App& command) {
   return "unknown command '" + word + "'; there are " + commands;
 }
 
-// CLI11 says "--store: At Most 1 required but received 2" and "--store: 1 required TEXT missing".
+// CLI11 says "--store: At Most 1 required but received 2", "--store: 1 required TEXT missing" and
+// "yes was given a disallowed flag override".
 std::string about_count(const CLI::App& command, const std::string& text) {
-  const std::string name = text.substr(0, text.find(':'));
+  const std::string name = text.substr(0, text.find_first_of(": "));
+  if (!name.starts_with("-")) return "--" + name + " takes no value";
   const CLI::Option* option = find_option(name, command);
   const bool twice = option != nullptr && option->count() > 1;
   return name + (twice ? " is there more than once" : ": a value is missing");

@@ -136,6 +136,9 @@ class BadInput(unittest.TestCase):
             (["purge", "--store", "ipc:///tmp/x", "--scope", "x", "--deadline-s", "-1"],
              "--deadline-s: '-1' is not a number of seconds from 0 to 86400"),
             (["ctl", "purge", *engine, "--yes=maybe"], "--yes takes no value"),
+            (["ctl", "purge", *engine, "--yes=2"], "--yes takes no value"),
+            (["purge", "--store", "ipc:///tmp/x", "--wait=3"], "--wait takes no value"),
+            (["scopes", "--store", "ipc:///tmp/x", "--json=false"], "--json takes no value"),
             (["scopes", "--store", "/tmp/x"], "'/tmp/x' is unknown; use ipc://PATH or mooncake://HOST:PORT"),
         ):
             self.refused(*arguments, names=said)
