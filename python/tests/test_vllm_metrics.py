@@ -80,6 +80,17 @@ def test_a_request_may_go_without(asked, understood, caplog, monkeypatch):
     assert not caplog.records
 
 
+def test_however_deep_it_is_nested(caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
+    asked = {}
+    for _ in range(100_000):
+        asked = {"load": asked}
+    assert parse_request_params({"newmoon": asked}) == RequestParams(load=False, save=False)
+    assert "{'load': {'load'" in caplog.text
+    while asked:  # else the interpreter's stack ends with it
+        asked = asked["load"]
+
+
 @pytest.mark.parametrize(
     ("asked", "named"),
     [

@@ -41,6 +41,8 @@ def test_the_digest_is_of_every_number():
         lambda m: m.norm.bias.data[-1].add_(1),
         lambda m: m.linear.weight.data[3, 599].add_(1),
         lambda m: m.scale.add_(1),
+        lambda m: setattr(m.norm, "eps", 50.0),  # the forward pass reads it
+        lambda m: setattr(m, "uses_long_positions", True),
     ):
         model = Model()
         change(model)

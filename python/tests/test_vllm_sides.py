@@ -17,7 +17,7 @@ import torch
 from vllm.v1.core.block_pool import BlockPool
 
 from mooncake_master import running_store
-from newmoon.vllm import NewmoonConnector
+from newmoon.vllm import NewmoonConnector, scheduler
 from newmoon.vllm.options import Options
 from newmoon.vllm.scheduler import SchedulerSide
 from newmoon.vllm.support import Setup
@@ -192,6 +192,27 @@ def test_a_reset_of_vllms_own_cache_is_a_fence(sides):
     assert sides.match(request("before")) == 2 * BLOCK
     assert sides.pool.reset_prefix_cache()
     assert sides.match(request("after")) == 0
+
+
+def test_the_log_tells_of_a_seal_and_once_of_its_end(sides, monkeypatch):
+    told = []
+    monkeypatch.setattr(scheduler.logger, "info", lambda text, *args: told.append(text % args))
+    side = sides.scheduler._scheduler
+    sides.compute(request("before"), [1, 2])
+    side.awaited.rpc_failed("update_weights")
+    side.seal()
+    assert sides.match(request("sealed")) == 0
+    sides.step()
+    assert told == ["newmoon: sealed, weights may change; epoch 3"]
+    assert side.take_stats().data["sealed_requests"] == 1
+    side.reset_cache()
+    sides.compute(request("after"), [3, 4])
+    sides.compute(request("later", prompt=2), [5, 6])
+    assert told[1:] == [
+        "newmoon: reset, scope sealed, epoch 4",
+        "newmoon: a scope is open again, epoch 5",
+    ]
+    assert "sealed_requests" not in side.take_stats().data
 
 
 def test_a_name_of_before_is_of_another_request(sides):

@@ -1,6 +1,7 @@
 """What the connector refuses at the start, and how it says so; no engine runs."""
 
 import dataclasses
+import json
 import os
 import pathlib
 import re
@@ -22,18 +23,26 @@ from newmoon.vllm import scheduler
 from newmoon.vllm.awaited import Awaited
 from newmoon.vllm.metrics import RANK_COUNTERS, RESET_SECONDS, SCHEDULER_COUNTERS
 from newmoon.vllm.options import Options, parse_options
+from newmoon.vllm.rank_weights import check_reading_rpcs
 from newmoon.vllm.request_params import DEFAULT, RequestParams, parse_request_params
 from newmoon.vllm.scheduler import NO_WEIGHT_VERSION, SchedulerSide
-from newmoon.vllm.support import Setup, check_role, check_store, check_version, endpoint, refusal
+from newmoon.vllm.support import (
+    Setup,
+    check_role,
+    check_store,
+    check_version,
+    endpoint,
+    refusal,
+)
 from newmoon.vllm.worker import WorkerSide, regions_of
-from processes import binary, running
+from processes import HERE, binary, running
 
 
 def spec(kind=FullAttentionSpec, **more):
     return kind(block_size=128, num_kv_heads=3, head_size=64, dtype=torch.bfloat16, **more)
 
 
-def configs(specs, speculative=None, **parallel):
+def configs(specs, speculative=None, multimodal=None, **parallel):
     sizes = {
         "pipeline_parallel_size": 1,
         "decode_context_parallel_size": 1,
@@ -44,6 +53,7 @@ def configs(specs, speculative=None, **parallel):
         types.SimpleNamespace(
             parallel_config=types.SimpleNamespace(**(sizes | parallel)),
             speculative_config=speculative,
+            model_config=types.SimpleNamespace(multimodal_config=multimodal),
         ),
         types.SimpleNamespace(
             kv_cache_groups=[types.SimpleNamespace(kv_cache_spec=s) for s in specs],
@@ -52,8 +62,13 @@ def configs(specs, speculative=None, **parallel):
     )
 
 
+def text_only(is_so):
+    return types.SimpleNamespace(language_model_only=is_so)
+
+
 def test_one_group_of_full_attention_is_supported():
     assert refusal(*configs([spec()])) is None
+    assert refusal(*configs([spec()], multimodal=text_only(True))) is None
 
 
 @pytest.mark.parametrize(
@@ -64,11 +79,49 @@ def test_one_group_of_full_attention_is_supported():
         (configs([spec()], pipeline_parallel_size=2), "pipeline parallelism"),
         (configs([spec()], nnodes=2), "several nodes"),
         (configs([spec()], speculative=object()), "speculative decoding"),
+        (configs([spec()], multimodal=text_only(False)), "multimodal input"),
     ],
 )
 def test_the_rest_is_refused_in_one_line(arguments, said):
     reason = refusal(*arguments)
     assert said in reason and "\n" not in reason
+
+
+def layouts(model, *asked):
+    run = subprocess.run(
+        [sys.executable, HERE / "layouts.py", model, json.dumps(asked)],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+def test_kv_of_other_numbers_has_another_layout(test_model):
+    """What neither the model's own configuration nor the size and torch's type of a block tell."""
+    told = layouts(
+        test_model,
+        {},
+        {"max_model_len": 512},  # LongRoPE turns positions by it
+        {"kv_cache_dtype": "fp8_e4m3"},
+        {"kv_cache_dtype": "fp8_e5m2"},
+        {"kv_cache_dtype": "fp8_e4m3", "kv_cache_dtype_skip_layers": ["0"]},
+        {"override_generation_config": {"attn_temperature_tuning": True}},
+        {"has_amx": True},  # whose kernels order a block's bytes in their way
+    )
+    assert len(set(told)) == len(told) == 7
+
+
+def test_what_changes_no_number_keeps_the_layout(test_model):
+    same = {"gpu_memory_utilization": 0.3, "seed": 7, "max_num_seqs": 9, "enforce_eager": True}
+    one, other = layouts(test_model, {}, same | {"served_model_name": "other"})
+    assert one == other
+
+
+def test_a_method_that_may_write_weights_is_none_that_reads():
+    check_reading_rpcs(("my_norms", "report"))
+    for name in ("load_model", "sleep", "apply_model", "update_weights", "add_lora", "", "a b", "x\n"):
+        with pytest.raises(ValueError, match="^newmoon: 'reading_rpcs'") as raised:
+            check_reading_rpcs(("report", name))
+        assert repr(name) in str(raised.value)
 
 
 def test_another_vllm_is_refused_unless_asked_for(monkeypatch):
@@ -83,6 +136,7 @@ def test_another_vllm_is_refused_unless_asked_for(monkeypatch):
     ("config", "said"),
     [
         ({"sture": "memory"}, "no 'sture'"),
+        ({"s" * 4000: "memory"}, r"no 's{99}\.\.\."),
         ({"store_bytes": "4GB"}, "'store_bytes' takes a value of type int"),
         ({"store_bytes": True}, "'store_bytes' takes a value of type int"),
         ({"store_bytes": 0}, "'store_bytes' takes 1 to"),

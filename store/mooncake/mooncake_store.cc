@@ -151,7 +151,7 @@ MooncakeStore::MooncakeStore(const MooncakeConfig& config, Clock& clock,
       http_(config.metrics_address(), clock),
       gate_(std::make_shared<ScopeGate>(
           ScopeGate::Options{.recheck_delays = options.recheck_delays}, clock)),
-      purger_(1, "moon-purge", clock),
+      purger_(1, "moon-store", clock),
       calls_(options.workers, "moon-call", clock) {}
 
 Status MooncakeStore::join(const MakeClient& make_client, const MooncakeConfig& config) {

@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <array>
 #include <cstring>
@@ -197,6 +198,17 @@ TEST_F(MooncakeStoreTest, SetupThatFailsSaysSo) {
   ASSERT_FALSE(opened);
   EXPECT_EQ(opened.error().code, Code::kBadRequest);
   EXPECT_THAT(opened.error().message, HasSubstr("setup"));
+}
+
+// The wheel's own threads are named after the one that sets it up.
+TEST_F(MooncakeStoreTest, TheWheelIsNotSetUpUnderThePurgersName) {
+  std::array<char, 16> name{};
+  const auto make_client = [&]() -> Result<std::unique_ptr<MooncakeClient>> {
+    pthread_getname_np(pthread_self(), name.data(), name.size());
+    return fail(Code::kUnavailable, "asked for its name only");
+  };
+  EXPECT_FALSE(MooncakeStore::open_with(make_client, config_, *clock_, options_));
+  EXPECT_STREQ(name.data(), "moon-store");
 }
 
 // Mooncake answers 0 for a key that somebody else is writing, or died over.

@@ -19,6 +19,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from newmoon.vllm.metadata import ReportMetadata, StepMetadata
 from newmoon.vllm.metrics import NewmoonPromMetrics, NewmoonStats
 from newmoon.vllm.options import parse_options
+from newmoon.vllm.rank_weights import check_reading_rpcs
 from newmoon.vllm.scheduler import SchedulerSide
 from newmoon.vllm.support import check_role, check_store, check_version, inspect
 from newmoon.vllm.weights import WeightWatcher, watch_engine_core
@@ -57,6 +58,7 @@ class NewmoonConnector(KVConnectorBase_V1, SupportsHMA):
         check_version(options.any_vllm_version)
         check_role(transfer.kv_role)
         check_store(options)
+        check_reading_rpcs(options.reading_rpcs)
         setup = inspect(vllm_config, kv_cache_config, options)
         # vLLM's default would fail a request whose load a reset cancelled. The scheduler reads
         # it after it has made its connector; inside MultiConnector see watch_engine_core().

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -14,11 +15,14 @@ class UnknownWeights(Exception):
 
 
 def digest_of(model: torch.nn.Module) -> bytes:
-    """SHA-256 over name, type, shape and bytes of every parameter and buffer.
+    """SHA-256 over name, type, shape and bytes of every parameter and buffer, and over the numbers,
+    texts and truth values that are attributes of modules, such as a norm's epsilon.
 
     Raises UnknownWeights.
     """
     digest = hashlib.sha256(b"newmoon weights of one rank")
+    for name, value in settings_of(model):
+        digest.update(f"\n{name} {value!r}\n".encode())
     with torch.inference_mode():
         for name, tensor in tensors_of(model):
             digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
@@ -40,6 +44,14 @@ def tensors_of(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
                     yield f"{name} {row}", part
             else:
                 raise UnknownWeights(f"{name} is empty, so its bytes are elsewhere")
+
+
+def settings_of(model: torch.nn.Module) -> Iterator[tuple[str, Any]]:
+    """Nobody can say which of them the forward pass reads."""
+    for path, module in model.named_modules():
+        for name, value in sorted(vars(module).items()):
+            if value is None or type(value) in (bool, int, float, str):
+                yield f"{path}.{name}", value
 
 
 def packed_weight(module: torch.nn.Module, empty: torch.Tensor) -> Iterator[torch.Tensor]:

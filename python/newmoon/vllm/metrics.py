@@ -14,7 +14,7 @@ RANK_COUNTERS = {
     "loaded_blocks": "Blocks loaded from the external store.",
     "missing_blocks": "Blocks that a lookup found and a load did not: evicted meanwhile.",
     "corrupt_blocks": "Blocks whose bytes were not what their key says; computed instead.",
-    "dropped_saves": "Saves given up: no room, a fence, or a store left alone.",
+    "dropped_saves": "Saves given up, of a request's blocks in one step each: no room, a fence, or a store left alone.",
     "dropped_loads": "Loads given up: too many waited, or out of time.",
     "refused_jobs": "Loads and saves of weights of before, refused.",
     "store_errors": "Calls to the store that failed.",
@@ -23,6 +23,8 @@ SCHEDULER_COUNTERS = {
     "fences": "Fences: a reset is one, a seal and the scope opened behind it are two.",
     "resets": "Resets of the connector.",
     "degraded_resets": "Resets that a rank did not answer within the deadline.",
+    "sealed_requests": "Requests that came while weights were being written, or behind a write that"
+    " failed: without the external cache.",
     "failed_resets": "Resets after which something stale may be found (remove_all only).",
 }
 RESET_SECONDS = "reset_seconds"  # a list, one a reset

@@ -60,7 +60,7 @@ def parse_options(extra_config: Mapping[str, Any]) -> Options:
     for name, value in extra_config.items():
         if name not in fields:
             raise ValueError(
-                f"newmoon: kv_connector_extra_config has no {name!r}; it has {', '.join(fields)}"
+                f"newmoon: kv_connector_extra_config has no {shown(name)}; it has {', '.join(fields)}"
             )
         values[name] = of_type(name, value, type(fields[name].default))
         check_value(name, values[name])

@@ -17,6 +17,7 @@ from vllm.logger import init_logger
 
 from newmoon.vllm.children import sides_of
 from newmoon.vllm.digest import UnknownWeights, digest_of
+from newmoon.vllm.options import shown
 
 if TYPE_CHECKING:
     from newmoon.vllm.worker import WorkerSide
@@ -38,6 +39,15 @@ WORKER_WRITES = (
 )
 RUNNER_WRITES = ("add_lora", "load_model", "reload_weights", "remove_lora")
 MODEL_WRITES = ("load_weights",)
+
+
+def check_reading_rpcs(names: tuple[str, ...]) -> None:
+    """Raises ValueError for what cannot be a method of the user's own that writes nothing."""
+    for name in names:
+        if name in (*WORKER_WRITES, *RUNNER_WRITES, "apply_model"):
+            raise ValueError(f"newmoon: 'reading_rpcs' names {name!r}, which may write weights")
+        if not name.isidentifier():
+            raise ValueError(f"newmoon: 'reading_rpcs' takes names of methods, not {shown(name)}")
 
 
 def our_workers() -> "list[WorkerSide]":

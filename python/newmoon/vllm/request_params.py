@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import reprlib
 from collections.abc import Mapping
 from typing import Any, get_type_hints
 
@@ -63,6 +64,6 @@ def parse_request_params(kv_transfer_params: Any) -> RequestParams:
 def warn(what: Any) -> None:
     logger.warning(
         'newmoon: "newmoon" in kv_transfer_params takes {"load": BOOL, "save": BOOL, '
-        '"weight_version": TEXT}; a request goes without the external cache, for it has %.200r',
-        what,
+        '"weight_version": TEXT}; a request goes without the external cache, for it has %.200s',
+        reprlib.repr(what),  # however deep it is nested
     )

@@ -62,6 +62,7 @@ class SchedulerSide:
         self._weight_version: str | None = None  # told since the last seal
         self._stats = NewmoonStats()
         self._told_epoch = self._core.epoch  # as many fences are in the stats taken
+        self._told_sealed = False  # in the log, and not yet that a scope is open again
 
     def bind_kv_cache_manager(self, manager: "KVCacheManager") -> None:
         self._manager, self._local_cache = manager, LocalCache(manager)
@@ -96,6 +97,7 @@ class SchedulerSide:
         if request.skip_reading_prefix_cache or not may_load:
             return 0, False
         self._identify_if_due()
+        self._stats.add("sealed_requests", int(not self.awaited.nothing))
         tokens = self._core.match(
             request_id, request.block_hashes, request.num_tokens, num_computed_tokens
         )
@@ -153,7 +155,9 @@ class SchedulerSide:
                 runs_on = runs_on or request_id in self._requests
             else:
                 self._schedule(output, request_id, blocks, resumed, num_computed_tokens)
-        return StepMetadata(self._core.build_connector_meta(runs_on))
+        metadata = StepMetadata(self._core.build_connector_meta(runs_on))
+        self._tell_if_opened()
+        return metadata
 
     def _schedule(
         self,
@@ -286,7 +290,13 @@ class SchedulerSide:
         self._core.seal()
         self.drop_loaded()
         self._forget_weights()
+        self._told_sealed = True
         logger.info("newmoon: sealed, weights may change; epoch %d", self._core.epoch)
+
+    def _tell_if_opened(self) -> None:
+        if self._told_sealed and self._core.scope is not None:
+            self._told_sealed = False
+            logger.info("newmoon: a scope is open again, epoch %d", self._core.epoch)
 
     def unseal(self) -> None:
         """The next step opens a new scope."""

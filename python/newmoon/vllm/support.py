@@ -8,6 +8,7 @@ import tempfile
 from typing import TYPE_CHECKING, Any
 
 import vllm
+from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 from newmoon import _core
@@ -75,6 +76,12 @@ def refusal(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> str 
             return f"{name} is not supported"
     if vllm_config.speculative_config is not None:
         return "speculative decoding is not supported"
+    multimodal = vllm_config.model_config.multimodal_config
+    if multimodal is not None and not multimodal.language_model_only:
+        return (
+            "multimodal input is not supported, as vLLM keeps what its encoder made of it across an"
+            " update of weights; text alone is, with --language-model-only"
+        )
     groups = kv_cache_config.kv_cache_groups
     if len(groups) != 1:
         return (
@@ -115,6 +122,8 @@ def inspect(
         "kv_layout": kv_cache_config.kv_cache_layout,
         "tp": rank_count,
         "config": config_digest(model.hf_config.to_dict()),
+        "settings": settings_digest(vllm_config),
+        "kernels": kernels(vllm_config, spec),
         "hash": cache.prefix_caching_hash_algo,
         "hash_seed": os.environ.get("PYTHONHASHSEED"),
     }
@@ -135,6 +144,28 @@ def config_digest(config: dict[str, Any]) -> str:
     """KV depends on more than weights: norms' epsilon, positions, and so on."""
     text = json.dumps(config, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def settings_digest(vllm_config: "VllmConfig") -> str:
+    """What vLLM itself takes for part of the computation, by the same hashes that name its compiled
+    graphs: the type of KV by name (several are bytes to torch), the longest context (some models turn
+    positions by it), the attention backend that was asked for, and more than these."""
+    parts = (vllm_config.model_config, vllm_config.cache_config, vllm_config.attention_config)
+    hashes = " ".join(part.compute_hash() for part in parts)
+    return hashlib.sha256(hashes.encode()).hexdigest()[:16]
+
+
+def kernels(vllm_config: "VllmConfig", spec: FullAttentionSpec) -> str:
+    """What no configuration says: attention on CPU orders a block's bytes by the instructions that
+    the machine has."""
+    return str(
+        _get_attn_isa(
+            vllm_config.model_config.dtype,
+            spec.block_size,
+            spec.head_size,
+            vllm_config.cache_config.cache_dtype,
+        )
+    )
 
 
 def tag(options: Options) -> str:
