@@ -70,10 +70,8 @@ class Ctl {
   Status fence() {
     const Result<FenceAck> ack = client_.weights_written(0, deadline());
     if (!ack) return std::unexpected(ack.error());
-    std::printf(
-        "fenced, floor %llu; the engine opens a new scope at its next step, if no update seals "
-        "it\n",
-        static_cast<unsigned long long>(ack->floor));
+    std::printf("fenced, floor %llu; the next step opens a new scope, unless an update seals it\n",
+                static_cast<unsigned long long>(ack->floor));
     return {};
   }
 

@@ -288,7 +288,7 @@ def test_a_reset_leaves_nothing_to_find(primed, entry):
 
 def test_an_operators_fence_leaves_nothing_to_find(primed):
     said = primed.ctl("fence")
-    assert re.fullmatch(r"fenced, floor \d+; the engine opens a new scope at its next step, if no update seals it\n", said)
+    assert re.fullmatch(r"fenced, floor \d+; the next step opens a new scope, unless an update seals it\n", said)
     assert primed.ask()[:2] == (0, 0)
     assert primed.ask()[:2] == (FOUND, 0), "fenced once"
     primed.push_out()
