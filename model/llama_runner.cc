@@ -118,12 +118,14 @@ ModelInfo LlamaRunner::describe(const GgufFile& file) const {
   info.sequences_max = options_.sequences_max;
   info.step_tokens_max = options_.step_tokens_max;
   info.end_of_sequence = llama_vocab_eos(vocab);
-  info.layout =
-      llama_build_text() + "; model " + to_hex(file.metadata_digest()).substr(0, 16) + ", " +
-      std::to_string(info.layer_count) + " layers; block of " +
-      std::to_string(options_.block_size) + " tokens, " + std::to_string(kv_layout_.block_bytes()) +
-      " bytes, K then V, f16; " + (exact ? "exact" : "fast") + ", flash attention, " +
-      std::to_string(options_.threads) + " threads, " + std::to_string(rows_max()) + " rows";
+  // The context, since LongRoPE turns positions by how long it may get, not by how long it is.
+  info.layout = llama_build_text() + "; model " + to_hex(file.metadata_digest()).substr(0, 16) +
+                ", " + std::to_string(info.layer_count) + " layers; block of " +
+                std::to_string(options_.block_size) + " tokens, " +
+                std::to_string(kv_layout_.block_bytes()) + " bytes, K then V, f16; " +
+                (exact ? "exact" : "fast") + ", flash attention, " +
+                std::to_string(options_.threads) + " threads, " + std::to_string(rows_max()) +
+                " rows, context of " + std::to_string(options_.context_tokens_max) + " tokens";
   return info;
 }
 

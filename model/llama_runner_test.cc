@@ -55,6 +55,9 @@ TEST(LlamaRunnerTest, DescribesTheModel) {
   EXPECT_EQ(engine.runner().kv_layout().block_bytes(), 30u * 192 * 2 * 2 * 16);
   EXPECT_THAT(info.layout, HasSubstr("exact"));
   EXPECT_NE(info.layout, TestEngine(small_options(LlamaMode::kFast)).runner().info().layout);
+  LlamaOptions longer = small_options();
+  longer.context_tokens_max += 256;
+  EXPECT_NE(info.layout, TestEngine(longer).runner().info().layout);
 }
 
 TEST(LlamaRunnerTest, GoesOnFromImportedBlocks) {
