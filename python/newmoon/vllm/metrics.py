@@ -14,7 +14,8 @@ RANK_COUNTERS = {
     "loaded_blocks": "Blocks loaded from the external store.",
     "missing_blocks": "Blocks that a lookup found and a load did not: evicted meanwhile.",
     "corrupt_blocks": "Blocks whose bytes were not what their key says; computed instead.",
-    "dropped_saves": "Saves given up, of a request's blocks in one step each: no room, a fence, or a store left alone.",
+    "dropped_saves": "Saves given up, of a request's blocks in one step each: no room, a fence, or a"
+    " store left alone.",
     "dropped_loads": "Loads given up: too many waited, or out of time.",
     "refused_jobs": "Loads and saves of weights of before, refused.",
     "store_errors": "Calls to the store that failed.",

@@ -142,8 +142,11 @@ def inspect(
 
 def config_digest(config: dict[str, Any]) -> str:
     """KV depends on more than weights: norms' epsilon, positions, and so on."""
-    text = json.dumps(config, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return short_digest(json.dumps(config, sort_keys=True, default=str))
+
+
+def short_digest(text: str, digits: int = 16) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:digits]
 
 
 def settings_digest(vllm_config: "VllmConfig") -> str:
@@ -151,8 +154,7 @@ def settings_digest(vllm_config: "VllmConfig") -> str:
     graphs: the type of KV by name (several are bytes to torch), the longest context (some models turn
     positions by it), the attention backend that was asked for, and more than these."""
     parts = (vllm_config.model_config, vllm_config.cache_config, vllm_config.attention_config)
-    hashes = " ".join(part.compute_hash() for part in parts)
-    return hashlib.sha256(hashes.encode()).hexdigest()[:16]
+    return short_digest(" ".join(part.compute_hash() for part in parts))
 
 
 def kernels(vllm_config: "VllmConfig", spec: FullAttentionSpec) -> str:
@@ -170,7 +172,7 @@ def kernels(vllm_config: "VllmConfig", spec: FullAttentionSpec) -> str:
 
 def tag(options: Options) -> str:
     """Tells two of ours inside one MultiConnector apart: they share the engine's id."""
-    return hashlib.sha256(repr(options).encode()).hexdigest()[:8]
+    return short_digest(repr(options), digits=8)
 
 
 def endpoint(engine_id: str, rank: int) -> str:
