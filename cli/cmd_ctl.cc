@@ -28,25 +28,42 @@ struct CtlOptions {
   std::shared_ptr<SelectionOptions> selection = std::make_shared<SelectionOptions>();
 };
 
-Status check_greeting(const Frames& answer, const std::string& endpoint) {
+// What a store is asked by, instead of an engine.
+std::string advice_for_store(const CtlOptions& options, std::string_view command) {
+  if (command != "purge") {
+    return "`" + shell_command({"newmoon", "scopes", "--store", options.endpoint}) +
+           "` looks into it";
+  }
+  const SelectionOptions& selection = *options.selection;
+  const bool by_scope = selection.name_space.empty();
+  return "`" +
+         shell_command({"newmoon", "purge", "--store", options.endpoint,
+                        by_scope ? "--scope" : "--namespace",
+                        by_scope ? selection.scope : selection.name_space}) +
+         "` purges it";
+}
+
+Status check_greeting(const Frames& answer, const CtlOptions& options, std::string_view command) {
   if (peek_reply_id(answer)) return {};
+  const std::string& endpoint = options.endpoint;
   if (!answer.empty() && ipc::decode_head(answer[0])) {
-    return fail(Code::kBadRequest, endpoint + " is the socket of a store, not of an engine: `" +
-                                       shell_command({"newmoon", "scopes", "--store", endpoint}) +
-                                       "` looks into it");
+    return fail(Code::kBadRequest, endpoint + " is the socket of a store, not of an engine: " +
+                                       advice_for_store(options, command));
   }
   return fail(Code::kBadRequest, endpoint + " answers, but not as an engine of newmoon does");
 }
 
 // Whether an engine's rank serves the socket: of somebody else, who does not understand a
 // question, the answer to it would never be known. kDeadline: nobody answers.
-Status greet(ClientTransport& transport, const std::string& endpoint, Time deadline) {
+Status greet(ClientTransport& transport, const CtlOptions& options, std::string_view command,
+             Time deadline) {
   const Frames ping = encode_request(0, Request{.body = PingRequest()});
   if (Status sent = transport.send(0, ping); !sent) return sent;
   while (transport.wait(deadline)) {
-    if (const auto answer = transport.receive()) return check_greeting(answer->second, endpoint);
+    if (const auto answer = transport.receive())
+      return check_greeting(answer->second, options, command);
   }
-  return fail(Code::kDeadline, endpoint + " does not answer");
+  return fail(Code::kDeadline, options.endpoint + " does not answer");
 }
 
 class Ctl {
@@ -133,7 +150,7 @@ class Ctl {
   LookupKeyClient client_;
 };
 
-int run_ctl(const CtlOptions& options, Status (Ctl::*command)()) {
+int run_ctl(const CtlOptions& options, std::string_view name, Status (Ctl::*command)()) {
   SystemClock clock;
   const Result<std::string> path = parse_ipc_endpoint(options.endpoint);
   if (!path) return report_failure("ctl", path.error());
@@ -144,7 +161,7 @@ int run_ctl(const CtlOptions& options, Status (Ctl::*command)()) {
   auto transport = ZmqClientTransport::connect({options.endpoint}, clock);
   if (!transport) return report_failure("ctl", transport.error());
   Ctl ctl(options, **transport, clock);
-  const Status greeted = greet(**transport, options.endpoint, ctl.deadline());
+  const Status greeted = greet(**transport, options, name, ctl.deadline());
   if (!greeted) return report_failure("ctl", greeted.error());
   const Status done = (ctl.*command)();
   if (done) return 0;
@@ -166,7 +183,8 @@ void add_ctl_command(CLI::App& app, int& exit_code) {
   const auto add = [&](const char* name, const char* what, Status (Ctl::*run)()) {
     CLI::App* command = ctl->add_subcommand(name, what);
     command->footer("Takes --endpoint and --timeout-s as well: see newmoon ctl --help");
-    command->callback([options, run, &exit_code] { exit_code = run_ctl(*options, run); });
+    command->callback(
+        [options, name, run, &exit_code] { exit_code = run_ctl(*options, name, run); });
     return command;
   };
   add("ping", "whether it answers, and its floor", &Ctl::ping);

@@ -109,7 +109,24 @@ std::string about_conversion(const CLI::App& command, const std::string& text) {
   return name + ": '" + option->results().front() + "' is no whole number, or too large";
 }
 
+// `ctl --endpoint ping`, `scopes --store -- URL`: what is no value went for one. Empty: nothing
+// did.
+std::string about_swallowed_word(const CLI::App& command) {
+  std::vector<std::string> words = {"--"};
+  for (const CLI::App* below : command.get_subcommands([](const CLI::App*) { return true; })) {
+    words.push_back(below->get_name());
+  }
+  for (const CLI::Option* option : command.get_options()) {
+    const auto value = std::ranges::find_first_of(option->results(), words);
+    const bool is_swallowed = value != option->results().end();
+    if (is_swallowed) return option->get_name() + ": a value is missing before " + *value;
+  }
+  return "";
+}
+
 std::string mistake(const CLI::App& app, const CLI::App& command, const CLI::ParseError& error) {
+  const std::string swallowed = about_swallowed_word(command);
+  if (!swallowed.empty()) return swallowed;
   // CLI11 misses what is required first, and does not say what stood in its place.
   const std::vector<std::string> unexpected = app.remaining(true);
   if (!unexpected.empty()) return about_unexpected(unexpected.front(), command);
@@ -127,16 +144,18 @@ std::vector<std::string> command_line_of(int argc, const char* const* argv) {
   std::vector<std::string> words;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
-    const bool is_empty_value = word.starts_with("--") && word.find('=') + 1 == word.size();
-    words.push_back(is_empty_value ? word.substr(0, word.size() - 1) : word);
-    if (is_empty_value) words.emplace_back();
+    const std::size_t equals = word.starts_with("--") ? word.find('=') : word.npos;
+    const std::string value = equals == word.npos ? word : word.substr(equals + 1);
+    const bool is_apart = equals != word.npos && (value.empty() || value == "true");
+    words.push_back(is_apart ? word.substr(0, equals) : word);
+    if (is_apart) words.push_back(value);
   }
   std::ranges::reverse(words);
   return words;
 }
 
 void refuse_what_is_no_value(CLI::App& app) {
-  Names names;
+  Names names = {"--"};
   add_option_names(app, names);
   check_values(app, std::make_shared<const Names>(std::move(names)));
 }

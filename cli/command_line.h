@@ -13,7 +13,8 @@ class ParseError;
 namespace newmoon {
 
 // argv as CLI::App::parse() takes it: back to front, without the program. `--store=` gives an
-// empty value there, where CLI11 would take the word behind it for one.
+// empty value there, where CLI11 would take the word behind it for one, and `--yes=true` a word of
+// its own, where CLI11 would take that value of a flag and no other.
 std::vector<std::string> command_line_of(int argc, const char* const* argv);
 
 // Of all options of all commands there are by now: an empty value is refused, and so is an

@@ -137,11 +137,23 @@ class BadInput(unittest.TestCase):
              "--deadline-s: '-1' is not a number of seconds from 0 to 86400"),
             (["ctl", "purge", *engine, "--yes=maybe"], "--yes takes no value"),
             (["ctl", "purge", *engine, "--yes=2"], "--yes takes no value"),
+            (["ctl", "purge", *engine, "--yes=true"], "newmoon ctl purge: unexpected 'true'"),
             (["purge", "--store", "ipc:///tmp/x", "--wait=3"], "--wait takes no value"),
             (["scopes", "--store", "ipc:///tmp/x", "--json=false"], "--json takes no value"),
             (["scopes", "--store", "/tmp/x"], "'/tmp/x' is unknown; use ipc://PATH or mooncake://HOST:PORT"),
         ):
             self.refused(*arguments, names=said)
+
+    def test_a_command_that_went_for_a_value(self):
+        said = "newmoon ctl: --endpoint: a value is missing before "
+        self.refused_as("ctl", "--endpoint", "ping", line=f"{said}ping; see newmoon ctl --help")
+        self.refused_as("ctl", "--endpoint", "stats", "--json",
+                        line=f"{said}stats; see newmoon ctl --help")
+
+    def test_a_value_behind_the_end_of_the_options(self):
+        self.refused_as("scopes", "--store", "--", "ipc:///tmp/x",
+                        line="newmoon scopes: --store: a value is missing before --; "
+                             "see newmoon scopes --help")
 
     def test_no_namespace_is_no_reason_to_purge(self):
         store = ["--store", "ipc:///tmp/newmoon-missing/s"]

@@ -116,10 +116,15 @@ class Store(OnSockets):
 
     def test_is_no_engine(self):
         endpoint = self.serve("store-server")
-        for command in (["ping"], ["fence"], ["stats"], ["scopes"], ["purge", "--scope", SCOPE]):
+        for command in (["ping"], ["fence"], ["stats"], ["scopes"]):
             said = self.refused("ctl", *command, "--endpoint", endpoint, "--timeout-s", "30", code=2)
             self.assertIn(f"{endpoint} is the socket of a store, not of an engine", said)
             self.assertEqual(self.follow(said), "no scopes\n")
+        for wanted in (["--scope", SCOPE], ["--namespace", "run-7"]):
+            said = self.refused("ctl", "purge", *wanted, "--endpoint", endpoint, code=2)
+            command = shlex.split(said.split("`")[1])
+            self.assertEqual(command, ["newmoon", "purge", "--store", endpoint, *wanted])
+            self.assertIn("not in the store", self.refused(*command[1:], code=1))
 
 
 if __name__ == "__main__":
