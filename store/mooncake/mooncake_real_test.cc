@@ -82,6 +82,12 @@ TEST_F(MooncakeReal, ASegmentThatMooncakeDoesNotTakeIsRefusedInOneLine) {
   EXPECT_THAT(error.message, AllOf(HasSubstr("setup"), Not(HasSubstr("\n"))));
 }
 
+TEST_F(MooncakeReal, AProtocolThatMooncakeDoesNotHaveIsNamed) {
+  const MooncakeMaster master = start_mooncake_master(clock_);
+  const Error error = open_error(master.url() + "&protocol=bogus");
+  EXPECT_THAT(error.message, AllOf(HasSubstr("protocol 'bogus'"), Not(HasSubstr("\n"))));
+}
+
 TEST_F(MooncakeReal, SignalHandlersAndStandardErrorStayTheProgramsOwn) {
   const MooncakeMaster master = start_mooncake_master(clock_);
   const std::array signals = {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGSEGV, SIGBUS, SIGFPE, SIGURG};

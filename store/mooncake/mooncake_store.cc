@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/contain.h"
 #include "base/log.h"
 #include "store/mooncake/error_code.h"
 #include "store/mooncake/lent_search.h"
@@ -59,6 +60,64 @@ ListManyKeys lister_of(const MasterHttp& http, Clock& clock) {
     if (!keys) return std::nullopt;
     return std::move(*keys);
   };
+}
+
+// One store of a process joins at a time, so that none takes for its own what the client of another
+// maps meanwhile. Never destroyed: a setup that hangs may end with the process.
+struct Turn {
+  Mutex mutex;
+  CondVar changed;
+  bool is_taken NM_GUARDED_BY(mutex) = false;
+};
+
+void give_turn_back(Turn* turn) {
+  const MutexLock lock(turn->mutex);
+  turn->is_taken = false;
+  turn->changed.notify_one();
+}
+
+// nullptr: another has it until the deadline.
+std::shared_ptr<void> take_turn_to_join(Clock& clock, Time deadline) {
+  static Turn& turn = *new Turn;
+  const MutexLock lock(turn.mutex);
+  while (turn.is_taken) {
+    const Duration left = deadline - clock.now();
+    if (left <= Duration::zero()) return nullptr;
+    turn.changed.wait_for(turn.mutex, left);
+  }
+  turn.is_taken = true;
+  return std::shared_ptr<void>(&turn, [](void*) { give_turn_back(&turn); });
+}
+
+struct Joined {
+  std::shared_ptr<MooncakeClient> client;
+  AddressRanges lent;
+};
+
+// Which protocols a build of the wheel has, its setup alone knows, and says it with one code.
+Status set_up_client(MooncakeClient& client, const MooncakeConfig& config) {
+  Status set_up = to_status("setup", client.setup(config));
+  if (set_up || config.protocol == "tcp") return set_up;
+  return fail(set_up.error().code, set_up.error().message + "; it was asked for protocol '" +
+                                       config.protocol + "', which may not be to be had here");
+}
+
+// REQUIRES: the turn to join.
+Result<Joined> set_up(const MooncakeStore::MakeClient& make_client, const MooncakeConfig& config,
+                      StagingArena& arena) {
+  Result<std::unique_ptr<MooncakeClient>> client = make_client();
+  if (!client) return std::unexpected(client.error());
+  Joined joined{std::move(*client), {}};
+  const bool lends = config.global_segment_bytes > 0;
+  const AddressRanges before = lends ? writable_memory() : AddressRanges();
+  if (Status done = set_up_client(*joined.client, config); !done) {
+    return std::unexpected(done.error());
+  }
+  if (lends) joined.lent = added_memory(before, writable_memory(), config.global_segment_bytes);
+  Status taken =
+      to_status("register_buffer", joined.client->register_buffer({arena.data(), arena.bytes()}));
+  if (!taken) return std::unexpected(taken.error());
+  return joined;
 }
 
 }  // namespace
@@ -158,40 +217,24 @@ Status MooncakeStore::join(const MakeClient& make_client, const MooncakeConfig& 
   const Time deadline = clock_.now() + options_.start_timeout;
   Result<std::shared_ptr<StagingArena>> arena = StagingArena::make(staging_bytes_, clock_);
   if (!arena) return std::unexpected(arena.error());
-  struct Joining {
-    std::shared_ptr<MooncakeClient> client;
-    AddressRanges lent;
-    Status status;
-  };
-  auto joining = std::make_shared<Joining>();
+  const std::shared_ptr<void> turn = take_turn_to_join(clock_, deadline);
+  if (turn == nullptr) {
+    return fail(Code::kDeadline,
+                "mooncake setup: another store of this process is joining and "
+                "has not come to an end in time");
+  }
   MooncakeConfig for_wheel = config;
   for_wheel.local_buffer_bytes = 0;
+  const auto joined = std::make_shared<Result<Joined>>();
   // Not on a thread that puts: what the wheel keeps from its setup lies all over that thread's
   // malloc arena, and puts of 64 values from there take 1 to 5% longer.
-  const auto call = purger_.start([joining, make_client, for_wheel, arena = *arena] {
-    Result<std::unique_ptr<MooncakeClient>> client = make_client();
-    if (!client) {
-      joining->status = std::unexpected(client.error());
-      return;
-    }
-    joining->client = std::move(*client);
-    // One at a time, so that nobody takes for its own what another client maps meanwhile.
-    static Mutex joining_mutex;
-    const MutexLock lock(joining_mutex);
-    const bool lends = for_wheel.global_segment_bytes > 0;
-    const AddressRanges before = lends ? writable_memory() : AddressRanges();
-    joining->status = to_status("setup", joining->client->setup(for_wheel));
-    if (!joining->status) return;
-    if (lends) {
-      joining->lent = added_memory(before, writable_memory(), for_wheel.global_segment_bytes);
-    }
-    joining->status = to_status("register_buffer",
-                                joining->client->register_buffer({arena->data(), arena->bytes()}));
+  const auto call = purger_.start([joined, turn, make_client, for_wheel, arena = *arena] {
+    *joined = contain([&] { return set_up(make_client, for_wheel, *arena); });
   });
   if (!call->wait(deadline)) return overdue("setup");
-  if (!joining->status) return joining->status;
-  session_ = std::make_shared<Session>(std::move(joining->client), std::move(*arena),
-                                       std::move(joining->lent));
+  if (!*joined) return std::unexpected(joined->error());
+  session_ = std::make_shared<Session>(std::move((*joined)->client), std::move(*arena),
+                                       std::move((*joined)->lent));
   purger_.start([client = session_->client, gate = gate_, http = http_, &clock = clock_] {
     run_purges(*client, *gate, lister_of(http, clock), clock);
   });

@@ -200,6 +200,43 @@ TEST_F(MooncakeStoreTest, SetupThatFailsSaysSo) {
   EXPECT_THAT(opened.error().message, HasSubstr("setup"));
 }
 
+TEST_F(MooncakeStoreTest, SetupThatFailsNamesAProtocolThatNotEveryBuildHas) {
+  fake_.set_code("setup", -1);
+  config_.protocol = "bogus";
+  const auto opened =
+      MooncakeStore::open_with([this] { return make_client(); }, config_, *clock_, options_);
+  ASSERT_FALSE(opened);
+  EXPECT_THAT(opened.error().message, HasSubstr("protocol 'bogus'"));
+}
+
+TEST_F(MooncakeStoreTest, WhatTheSetupThrewIsSaid) {
+  const auto make_client = []() -> Result<std::unique_ptr<MooncakeClient>> {
+    throw std::runtime_error("no such device");
+  };
+  const auto opened = MooncakeStore::open_with(make_client, config_, *clock_, options_);
+  ASSERT_FALSE(opened);
+  EXPECT_EQ(opened.error().code, Code::kInternal);
+  EXPECT_THAT(opened.error().message, HasSubstr("no such device"));
+}
+
+TEST_F(MooncakeStoreTest, ASetupThatHangsHoldsUpNoOtherStoreForLongerThanItsTime) {
+  fake_.hold();
+  options_.start_timeout = options_.stop_timeout = milliseconds(50);
+  const auto open = [this] {
+    return MooncakeStore::open_with([this] { return make_client(); }, config_, *clock_, options_);
+  };
+  const auto hanging = open();
+  ASSERT_FALSE(hanging);
+  EXPECT_THAT(hanging.error().message, HasSubstr("no answer in time"));
+  const auto other = open();
+  ASSERT_FALSE(other);
+  EXPECT_EQ(other.error().code, Code::kDeadline);
+  EXPECT_THAT(other.error().message, HasSubstr("another store of this process is joining"));
+  fake_.let_go();
+  options_.start_timeout = std::chrono::seconds(60);
+  EXPECT_TRUE(open());
+}
+
 // The wheel's own threads are named after the one that sets it up.
 TEST_F(MooncakeStoreTest, TheWheelIsNotSetUpUnderThePurgersName) {
   std::array<char, 16> name{};
