@@ -270,7 +270,7 @@ class Run:
                 env=os.environ | environment,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,
+                process_group=0,
             )
         lines = self._follow(process, log)
         self.told = [json.loads(line.removeprefix("TOLD ")) for line in lines]
@@ -284,13 +284,13 @@ class Run:
                     break
                 time.sleep(0.2)
         finally:
-            end_session(process)
+            end_group(process)
         return [line for line in log.read_text().splitlines() if line.startswith("TOLD ")]
 
 
-def end_session(process: subprocess.Popen) -> None:
+def end_group(process: subprocess.Popen) -> None:
     try:
-        os.killpg(process.pid, signal.SIGKILL)  # the session is ours: start_new_session
+        os.killpg(process.pid, signal.SIGKILL)  # the group is ours: process_group
     except ProcessLookupError:
         pass
     process.wait(30)

@@ -86,7 +86,7 @@ def run_inside(order: dict, environment: dict[str, str], log: pathlib.Path) -> b
             env=os.environ | environment,
             stdout=output,
             stderr=subprocess.STDOUT,
-            start_new_session=True,
+            process_group=0,
         )
     deadline = time.monotonic() + LIMIT_S
     try:
@@ -97,7 +97,7 @@ def run_inside(order: dict, environment: dict[str, str], log: pathlib.Path) -> b
         return process.poll() == 0
     finally:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # the session is ours
+            os.killpg(process.pid, signal.SIGKILL)  # the group is ours
         process.wait(30)
 
 

@@ -145,6 +145,11 @@ py::dict stats(OpenStore& self) {
   dict["budget_bytes"] = stats.budget_bytes;
   dict["evicted_blocks"] = stats.evicted_blocks;
   dict["refused_late_puts"] = stats.refused_late_puts;
+  dict["unfinished_purges"] = stats.unfinished_purges;
+  dict["owed_rechecks"] = stats.owed_rechecks;
+  dict["recheck_left_s"] = stats.recheck_left_s;
+  dict["breaker_opens"] = stats.breaker_opens;
+  dict["calls_without_backend"] = stats.calls_without_backend;
   return dict;
 }
 

@@ -76,10 +76,15 @@ class Scope:
 class StoreStats(TypedDict):
     blocks: int
     bytes: int
-    bytes_to_free: int
-    budget_bytes: int
+    bytes_to_free: int  # purged or evicted, not yet returned; counts in the budget
+    budget_bytes: int  # 0: the store has none of its own
     evicted_blocks: int
-    refused_late_puts: int
+    refused_late_puts: int  # puts into a unique scope that was purged
+    unfinished_purges: int  # scopes whose bytes are not all back yet
+    owed_rechecks: int  # purged scopes to be looked at again, for what was half written
+    recheck_left_s: int  # until the last of them is due
+    breaker_opens: int  # how often the store did not answer and was left alone
+    calls_without_backend: int  # answered meanwhile
 
 class ScopeUsage(TypedDict):
     scope: str
@@ -112,7 +117,8 @@ class Store:
         into a unique scope are refused.
 
         On Mooncake this process hides them, and removes them behind: other processes find what is
-        not removed yet, and close() ends the removal. "newmoon purge --wait" sees it to its end."""
+        not removed yet, and close() ends the removal: see stats()["unfinished_purges"]. "newmoon
+        purge --wait" sees it to its end."""
 
     def stats(self) -> StoreStats: ...
     def scopes(self) -> list[ScopeUsage]: ...

@@ -34,7 +34,7 @@ class MooncakeMaster:
             f"--metrics_port={self.metrics_port}", "--default_kv_lease_ttl=500",
         ]  # fmt: skip
         self.process = subprocess.Popen(
-            command, stdout=self.log.open("a"), stderr=subprocess.STDOUT, start_new_session=True
+            command, stdout=self.log.open("a"), stderr=subprocess.STDOUT, process_group=0
         )
         deadline = time.monotonic() + 20
         while not (answers(self.port) and answers(self.metrics_port)):

@@ -1,5 +1,6 @@
 """Processes that a test needs beside its own: started on sockets of a folder of the test's, and
-ended with it."""
+ended with it. Each leads a process group, so that what it starts is found. Not a session: a kernel
+may share its cores between sessions, and one that spins would starve the others (autogroups)."""
 
 import contextlib
 import json
@@ -34,7 +35,7 @@ def binary() -> str:
 def running(*command: str | pathlib.Path) -> Iterator[subprocess.Popen]:
     """A program that says one line on its standard output once it serves."""
     process = subprocess.Popen(
-        [str(part) for part in command], stdout=subprocess.PIPE, start_new_session=True, text=True
+        [str(part) for part in command], stdout=subprocess.PIPE, process_group=0, text=True
     )
     try:
         assert process.stdout is not None
@@ -61,14 +62,14 @@ def python(script: str, *arguments: str | pathlib.Path) -> tuple[str | pathlib.P
     return (sys.executable, "-c", script, *arguments)
 
 
-def session_members(session: int) -> list[int]:
-    """Processes of the session that are not merely waiting to be reaped."""
+def group_members(group: int) -> list[int]:
+    """Processes of the group that are not merely waiting to be reaped."""
     members = []
     for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            # Behind the name: state, parent, group, session.
+            # Behind the name: state, parent, group.
             fields = stat.read_text().rpartition(")")[2].split()
-            if int(fields[3]) == session and fields[0] != "Z":
+            if int(fields[2]) == group and fields[0] != "Z":
                 members.append(int(stat.parent.name))
     return members
 
@@ -94,13 +95,13 @@ def run_flow(
             env=os.environ | environment,
             stdout=said,
             stderr=logged,
-            start_new_session=True,
+            process_group=0,
         )
         try:
             code = process.wait(timeout=600)
-            wait_until(lambda: not session_members(process.pid), "its processes were to end")
+            wait_until(lambda: not group_members(process.pid), "its processes were to end")
         finally:
-            for member in session_members(process.pid):
+            for member in group_members(process.pid):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(member, signal.SIGKILL)
             out, err = (text_of(file) for file in (said, logged))

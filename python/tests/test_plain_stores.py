@@ -74,6 +74,7 @@ def test_a_purge_leaves_other_scopes_alone(store):
     assert store.lookup(scope("purged"), [block_hash(1)]) == 0
     assert store.lookup(scope("kept"), [block_hash(1)]) == 1
     assert eventually(lambda: scope("purged").id not in [s["scope"] for s in store.scopes()])
+    assert eventually(lambda: store.stats()["unfinished_purges"] == 0)
 
 
 def test_stats_and_scopes_are_those_of_the_whole_store(store):

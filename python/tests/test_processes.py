@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from processes import HERE, flow_logs, run_flow
+from processes import HERE, flow_logs, group_members, python, run_flow, running
 
 
 @pytest.mark.parametrize("end", ["sys.exit(1)", "os.kill(os.getpid(), 9)", ""])
@@ -41,3 +41,12 @@ def test_what_a_flow_wrote_is_shown_with_a_check_that_fails(tmp_path):
         timeout=60,
     )
     assert done.returncode == 1 and "what was logged" in done.stdout, done.stdout + done.stderr
+
+
+def test_what_is_started_leads_a_group_of_our_session():
+    """One of its own the kernel might let starve, or let starve others."""
+    child = "import time; print('ready', flush=True); time.sleep(60)"
+    with running(*python(child)) as process:
+        assert os.getsid(process.pid) == os.getsid(0)
+        assert group_members(process.pid) == [process.pid]
+    assert group_members(process.pid) == []

@@ -57,7 +57,7 @@ class Engine:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                start_new_session=True,
+                process_group=0,
                 text=True,
             )
         self._answers: queue.Queue[str | None] = queue.Queue()
@@ -92,7 +92,7 @@ class Engine:
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)  # the session is ours
+            os.killpg(self._process.pid, signal.SIGKILL)  # the group is ours
         self._process.wait(30)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from processes import HERE, run_flow, session_members, wait_until
+from processes import HERE, run_flow, group_members, wait_until
 
 pytestmark = pytest.mark.nightly
 FOUND = 6 * 128  # whole blocks of the prompt
@@ -18,11 +18,11 @@ FOUND = 6 * 128  # whole blocks of the prompt
 def test_the_user_sees_one_clear_line(tiny_model):
     process = subprocess.Popen(
         [sys.executable, "vllm_hybrid_flow.py", tiny_model],
-        cwd=HERE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, text=True,
+        cwd=HERE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, process_group=0, text=True,
     )  # fmt: skip
     said, _ = process.communicate(timeout=300)
     assert process.returncode == 1
-    wait_until(lambda: not session_members(process.pid), "its processes were to end")
+    wait_until(lambda: not group_members(process.pid), "its processes were to end")
     refusals = set(re.findall(r"ValueError: (newmoon: .*)", said))
     assert len(refusals) == 1, said[-6000:]
     (refusal,) = refusals

@@ -25,7 +25,7 @@ import pytest
 pytest.importorskip("vllm")
 
 from mooncake_master import running_store
-from processes import HERE, binary, session_members, wait_until
+from processes import HERE, binary, group_members, wait_until
 from vllm_flow import KV_BLOCKS, PROMPT_TOKENS, connector_on
 
 pytestmark = pytest.mark.nightly
@@ -64,7 +64,7 @@ class Server:
             env=os.environ | environment,
             stdout=self.log.open("w"),
             stderr=subprocess.STDOUT,
-            start_new_session=True,
+            process_group=0,
         )
         self.wait_until_ready()
 
@@ -162,13 +162,13 @@ class Server:
 
     def close(self) -> None:
         """Fails if any of its processes is left."""
-        session = self.process.pid
+        group = self.process.pid
         self.process.terminate()
         try:
             self.process.wait(60)
-            wait_until(lambda: not session_members(session), "its processes were to end")
+            wait_until(lambda: not group_members(group), "its processes were to end")
         finally:
-            for member in session_members(session):
+            for member in group_members(group):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(member, signal.SIGKILL)
 

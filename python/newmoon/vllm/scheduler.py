@@ -91,13 +91,14 @@ class SchedulerSide:
         if not may_use(request):
             return 0, False
         request_id = request.request_id
+        is_new = request_id not in self._requests  # else it waits, for an answer or for room
         self._requests[request_id] = request
         self._local_tokens[request_id] = num_computed_tokens
         may_load = self._params_of(request).may_load(self._weight_version)
         if request.skip_reading_prefix_cache or not may_load:
             return 0, False
         self._identify_if_due()
-        self._stats.add("sealed_requests", int(not self.awaited.nothing))
+        self._stats.add("sealed_requests", int(is_new and not self.awaited.nothing))
         tokens = self._core.match(
             request_id, request.block_hashes, request.num_tokens, num_computed_tokens
         )
