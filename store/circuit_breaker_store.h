@@ -57,6 +57,7 @@ class CircuitBreakerStore final : public KvStore {
   // The backend's, and what the breaker did. An error while the backend is left alone: its
   // figures are not known then, least of all that they are 0.
   Result<StoreStats> stats() override;
+  std::uint64_t calls_without_backend() const override { return figures().refused_calls; }
   Result<std::vector<ScopeUsage>> list_scopes() override;
   bool reads_are_atomic() const override { return inner_->reads_are_atomic(); }
 

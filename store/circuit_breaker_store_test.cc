@@ -69,6 +69,9 @@ TEST_F(CircuitBreakerStoreTest, WhileOpenEveryCallIsAnsweredWithoutTheBackend) {
   EXPECT_TRUE(is_there(memory_, key_of(1, 1)));
   EXPECT_EQ(memory_.list_scopes()->at(0).description, "");
   EXPECT_EQ(store.figures().refused_calls, 10u);
+  const KvStore& any_store = store;
+  EXPECT_EQ(any_store.calls_without_backend(), 10u);
+  EXPECT_EQ(faulty_->faults(), faults);
 }
 
 TEST_F(CircuitBreakerStoreTest, ItIsBackAfterAPingAndATrial) {

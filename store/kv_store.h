@@ -145,6 +145,8 @@ class KvStore {
   virtual Status ping() = 0;
 
   virtual Result<StoreStats> stats() = 0;
+  // StoreStats::calls_without_backend, also while the backend does not answer, which is not asked.
+  virtual std::uint64_t calls_without_backend() const { return 0; }
   // In the order of their ids.
   virtual Result<std::vector<ScopeUsage>> list_scopes() = 0;
 

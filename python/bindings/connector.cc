@@ -278,6 +278,7 @@ py::dict worker_stats(Worker& self) {
   dict["dropped_saves"] = stats.dropped_saves + stack.role().unstaged_saves();
   dict["dropped_loads"] = stats.dropped_loads;
   dict["store_errors"] = stats.store_errors;
+  dict["calls_without_store"] = stack.store().calls_without_backend();
   return dict;
 }
 

@@ -71,6 +71,10 @@ def test_a_reset_without_a_store_is_complete(told):
     assert told["resets"] == {"resets": resets, "degraded_resets": 0, "failed_resets": 0}
 
 
+def test_calls_without_the_store_are_counted(told):
+    assert told["stats"]["calls_without_store"] > 0
+
+
 def test_a_store_that_is_back_is_used_again(told):
     assert told["again"]["external"] == FOUND
     assert told["again"]["tokens"] == told["cold"]["tokens"]

@@ -49,7 +49,9 @@ def test_prometheus_has_them_by_engine():
     metrics = NewmoonConnector.build_prom_metrics(
         config, kinds, ["model_name", "engine"], {0: ["m", "0"], 1: ["m", "1"]}
     )
-    data = NewmoonConnector.build_kv_connector_stats({"fences": 2, "reset_seconds": [0.003]}).data
+    data = NewmoonConnector.build_kv_connector_stats(
+        {"fences": 2, "calls_without_store": 7, "reset_seconds": [0.003]}
+    ).data
     metrics.observe(data, 1)
     metrics.observe({}, 0)
 
@@ -59,6 +61,7 @@ def test_prometheus_has_them_by_engine():
     assert value("vllm:newmoon_fences_total", "1") == 2
     assert value("vllm:newmoon_fences_total", "0") == 0
     assert value("vllm:newmoon_reset_seconds_count", "1") == 1
+    assert value("vllm:newmoon_calls_without_store_total", "1") == 7
     assert value("vllm:newmoon_corrupt_blocks_total", "1") == 0
 
 

@@ -19,6 +19,8 @@ RANK_COUNTERS = {
     "dropped_loads": "Loads given up: too many waited, or out of time.",
     "refused_jobs": "Loads and saves of weights of before, refused.",
     "store_errors": "Calls to the store that failed.",
+    "calls_without_store": "Calls answered without the external store, which did not answer and is"
+    " left alone.",
 }
 SCHEDULER_COUNTERS = {
     "fences": "Fences: a reset is one, a seal and the scope opened behind it are two.",
