@@ -125,7 +125,7 @@ std::string about_swallowed_word(const CLI::App& command) {
 }
 
 std::string mistake(const CLI::App& app, const CLI::App& command, const CLI::ParseError& error) {
-  const std::string swallowed = about_swallowed_word(command);
+  std::string swallowed = about_swallowed_word(command);
   if (!swallowed.empty()) return swallowed;
   // CLI11 misses what is required first, and does not say what stood in its place.
   const std::vector<std::string> unexpected = app.remaining(true);
