@@ -17,6 +17,7 @@ from newmoon.vllm.support import inspect
 
 def layout_of(model: str, has_amx: bool = False, **arguments) -> str:
     torch.cpu._is_amx_tile_supported = lambda: has_amx
+    torch.cpu._is_avx512_supported = lambda: True  # without it vLLM has no FP8 on CPU
     connector = {"kv_connector": "NewmoonConnector", "kv_role": "kv_both"}
     arguments = {"dtype": "bfloat16", "kv_transfer_config": connector} | arguments
     config = EngineArgs(model=model, **arguments).create_engine_config()

@@ -217,6 +217,19 @@ def test_the_log_tells_of_a_seal_and_once_of_its_end(sides, monkeypatch):
     assert "sealed_requests" not in side.take_stats().data
 
 
+class Waiting(types.SimpleNamespace):
+    __hash__ = object.__hash__
+
+
+def test_who_is_asked_for_reserves_no_blocks(sides):
+    one = Waiting(**vars(request("its load was dropped")))
+    in_flight = {one}
+    sides.scheduler._scheduler._engine = types.SimpleNamespace(
+        scheduler=types.SimpleNamespace(_inflight_prefills=in_flight)
+    )
+    assert sides.match(one) == 0 and not in_flight
+
+
 def test_a_name_of_before_is_of_another_request(sides):
     """Of another prompt, too."""
     sides.compute(request("name"), [1, 2], weights=7)

@@ -79,8 +79,8 @@ class WorkerExtension(vllm_flow.WorkerExtension):
 
 
 class FailureFlow(Flow):
-    def __init__(self, model: str, connector: dict, ranks: int = 1):
-        super().__init__(model, connector, ranks, "vllm_failures.WorkerExtension")
+    def __init__(self, model: str, connector: dict, ranks: int = 1, **options):
+        super().__init__(model, connector, ranks, "vllm_failures.WorkerExtension", **options)
 
     def signal_at_load(self, pid: int, number: int) -> None:
         self.llm.collective_rpc("signal_at_load", args=(pid, number))

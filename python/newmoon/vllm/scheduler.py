@@ -82,6 +82,7 @@ class SchedulerSide:
     def get_num_new_matched_tokens(
         self, request: "Request", num_computed_tokens: int
     ) -> tuple[int | None, bool]:
+        self._free_reservation(request)
         self._fence_after_local_reset()
         if self._forgot_written_weights():
             return None, False  # what was just found in vLLM's own cache is of the old ones
@@ -103,6 +104,12 @@ class SchedulerSide:
             request_id, request.block_hashes, request.num_tokens, num_computed_tokens
         )
         return tokens, bool(tokens)
+
+    def _free_reservation(self, request: "Request") -> None:
+        """Whoever is asked for holds no blocks. vLLM still keeps free what a load before needed if
+        that failed or was dropped: next to it a prompt of more than half of all blocks never fits."""
+        if self._engine is not None:
+            self._engine.scheduler._inflight_prefills.discard(request)
 
     def update_state_after_alloc(
         self, request: "Request", blocks: "KVCacheBlocks", num_external_tokens: int
