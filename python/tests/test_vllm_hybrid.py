@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from processes import HERE, run_flow, group_members, wait_until
+from processes import HERE, group_members, run_flow, wait_until
 
 pytestmark = pytest.mark.nightly
 FOUND = 6 * 128  # whole blocks of the prompt

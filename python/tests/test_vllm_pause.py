@@ -1,7 +1,7 @@
 """Real vLLM, paused with its requests kept while one of them is loading, or reset without a pause, and
-then other weights; and its own cache reset while a save is under way. And few blocks for a load that a fence cancels."""
+then other weights; its own cache reset while a save is under way; and few blocks for a load that a
+fence cancels."""
 
-import contextlib
 import tempfile
 
 import pytest
@@ -14,19 +14,17 @@ pytestmark = pytest.mark.nightly
 FOUND = 6 * 128  # whole blocks of the prompt
 
 
-@contextlib.contextmanager
 def run_with_server(script, model):
     with tempfile.TemporaryDirectory(prefix="nm") as folder:
         endpoint = f"ipc://{folder}/store/s.sock"
         command = (binary(), "store-server", "--endpoint", endpoint, "--store-bytes", str(1 << 30))
         with running(*command) as server:
-            yield run_flow(script, model, endpoint, str(server.pid), base=folder)
+            return run_flow(script, model, endpoint, str(server.pid), base=folder)
 
 
 @pytest.fixture(scope="module")
 def told(tiny_model):
-    with run_with_server("vllm_pause_flow.py", tiny_model) as told:
-        yield told
+    return run_with_server("vllm_pause_flow.py", tiny_model)
 
 
 def test_the_pause_waits_for_the_load(told):
@@ -65,7 +63,7 @@ def test_a_save_under_way_never_makes_vllms_own_reset_fail(told):
 
 def test_what_a_cancelled_load_reserved_does_not_keep_its_request_waiting(tiny_model):
     """vLLM keeps free what a load still needs, also next to the next load of the same prompt."""
-    with run_with_server("vllm_crowded_flow.py", tiny_model) as told:
-        cold, again = told["cold"], told["loaded again"]
-        assert (again["ended"], again["external"]) == ("length", 2 * FOUND)  # before the fence, too
-        assert (again["tokens"], again["logprobs"]) == (cold["tokens"], cold["logprobs"])
+    told = run_with_server("vllm_crowded_flow.py", tiny_model)
+    cold, again = told["cold"], told["loaded again"]
+    assert (again["ended"], again["external"]) == ("length", 2 * FOUND)  # before the fence, too
+    assert (again["tokens"], again["logprobs"]) == (cold["tokens"], cold["logprobs"])
