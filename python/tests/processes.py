@@ -46,6 +46,14 @@ def running(*command: str | pathlib.Path) -> Iterator[subprocess.Popen]:
         end(process)
 
 
+@contextlib.contextmanager
+def store_server(folder: str) -> Iterator[tuple[str, str]]:
+    """`newmoon store-server` on a socket in the folder: its URL and its pid."""
+    url = f"ipc://{folder}/store/s.sock"
+    with running(binary(), "store-server", "--endpoint", url, "--store-bytes", str(1 << 30)) as server:
+        yield url, str(server.pid)
+
+
 def end(process: subprocess.Popen) -> None:
     """Stopped ones and those that do not listen too."""
     if process.poll() is None:
@@ -72,6 +80,12 @@ def group_members(group: int) -> list[int]:
             if int(fields[2]) == group and fields[0] != "Z":
                 members.append(int(stat.parent.name))
     return members
+
+
+def end_group(group: int) -> None:
+    """Whatever is left of it."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
 
 
 def run_flow(
@@ -101,9 +115,7 @@ def run_flow(
             code = process.wait(timeout=600)
             wait_until(lambda: not group_members(process.pid), "its processes were to end")
         finally:
-            for member in group_members(process.pid):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(member, signal.SIGKILL)
+            end_group(process.pid)
             out, err = (text_of(file) for file in (said, logged))
             flow_logs.append((" ".join([script, *arguments[1:]]), out + err))
     told = [line for line in out.splitlines() if line.startswith("FLOW ")]

@@ -1,6 +1,5 @@
 """Real vLLM while stores and ranks stop and die: no request fails, and nothing hangs."""
 
-import contextlib
 import os
 import pathlib
 import signal
@@ -10,7 +9,7 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from processes import binary, python, run_flow, running, wait_until_halted
+from processes import python, run_flow, running, store_server, wait_until_halted
 from vllm_failures import RESET_TIMEOUT_S
 
 pytestmark = pytest.mark.nightly
@@ -21,14 +20,6 @@ RESET_LIMIT_S = RESET_TIMEOUT_S + 10
 
 def sockets_in(folder: str) -> list[str]:
     return sorted(p.name for p in pathlib.Path(folder, f"newmoon-{os.getuid()}").iterdir())
-
-
-@contextlib.contextmanager
-def store_server(folder: str):
-    endpoint = f"ipc://{folder}/store/s.sock"
-    command = (binary(), "store-server", "--endpoint", endpoint, "--store-bytes", str(1 << 30))
-    with running(*command) as server:
-        yield endpoint, str(server.pid)
 
 
 @pytest.fixture(scope="module", params=["store", "multi"])

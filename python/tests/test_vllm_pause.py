@@ -8,18 +8,15 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from processes import binary, run_flow, running
+from processes import run_flow, store_server
 
 pytestmark = pytest.mark.nightly
 FOUND = 6 * 128  # whole blocks of the prompt
 
 
 def run_with_server(script, model):
-    with tempfile.TemporaryDirectory(prefix="nm") as folder:
-        endpoint = f"ipc://{folder}/store/s.sock"
-        command = (binary(), "store-server", "--endpoint", endpoint, "--store-bytes", str(1 << 30))
-        with running(*command) as server:
-            return run_flow(script, model, endpoint, str(server.pid), base=folder)
+    with tempfile.TemporaryDirectory(prefix="nm") as folder, store_server(folder) as server:
+        return run_flow(script, model, *server, base=folder)
 
 
 @pytest.fixture(scope="module")

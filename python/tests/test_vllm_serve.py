@@ -25,7 +25,7 @@ import pytest
 pytest.importorskip("vllm")
 
 from mooncake_master import running_store
-from processes import HERE, binary, group_members, wait_until
+from processes import HERE, binary, end_group, group_members, wait_until
 from vllm_flow import KV_BLOCKS, PROMPT_TOKENS, connector_on
 
 pytestmark = pytest.mark.nightly
@@ -168,9 +168,7 @@ class Server:
             self.process.wait(60)
             wait_until(lambda: not group_members(group), "its processes were to end")
         finally:
-            for member in group_members(group):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(member, signal.SIGKILL)
+            end_group(group)
 
 
 @pytest.fixture(scope="module", params=["memory", "mooncake"])
