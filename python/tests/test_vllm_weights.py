@@ -1,6 +1,7 @@
 """Rule SEAL around EngineCore's methods, without an engine."""
 
 import types
+from concurrent.futures import Future
 
 import pytest
 
@@ -85,7 +86,13 @@ class Core:
 
     def sleep(self, level=1, mode="abort"):
         self.log.append(f"sleep {level}")
+        if mode not in ("abort", "wait", "keep"):
+            raise ValueError(mode)
+        if mode == "wait":  # until what runs has ended, and then perhaps not
+            self.falls_asleep = Future()
+            return self.falls_asleep
         self.model_executor.is_sleeping = level >= 1
+        return None
 
     def wake_up(self, tags=None):
         self.log.append(f"wake {tags}")
@@ -230,6 +237,33 @@ def test_a_sleep_that_writes_nothing_seals_nothing(core):
 def test_a_sleep_that_ended_before_the_weights_did_opens_as_it_wakes_up(core):
     core.sleep()
     core.model_executor.is_sleeping = False
+    core.wake_up()
+    assert not core.watcher.sealed
+
+
+def test_after_a_sleep_that_failed_a_reset_opens(core):
+    with pytest.raises(ValueError):
+        core.sleep(1, mode="no such mode")
+    assert core.watcher.awaited.was_reset()
+    assert core.watcher.awaited.nothing
+
+
+def test_a_sleep_that_fails_once_requests_have_ended_has_failed(core):
+    core.sleep(1, mode="wait")
+    core.falls_asleep.set_exception(TimeoutError("a rank"))
+    assert core.watcher.awaited.was_reset()
+    assert core.watcher.awaited.nothing
+    core.sleep(1, mode="wait")
+    core.falls_asleep.set_result(None)
+    assert not core.watcher.awaited.was_reset()
+    assert not core.watcher.awaited.nothing
+
+
+def test_a_second_sleep_that_fails_does_not_end_the_first(core):
+    core.sleep()
+    with pytest.raises(ValueError):
+        core.sleep(1, mode="no such mode")
+    assert not core.watcher.awaited.was_reset()
     core.wake_up()
     assert not core.watcher.sealed
 

@@ -7,6 +7,7 @@ that connector wraps those methods, in its own process only.
 
 import functools
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol
 
 from vllm.logger import init_logger
@@ -127,12 +128,31 @@ def after_failure(rpc: Any, watchers: list[WeightWatcher]) -> None:
 def around_sleep(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def wrapped(core: "EngineCore", level: int = 1, *args: Any, **kwargs: Any) -> Any:
-        for watcher in watchers_of(core) if level >= 1 else ():  # else: a pause
+        watchers = watchers_of(core) if level >= 1 else []  # else: a pause
+        for watcher in watchers:
             watcher.awaited.fell_asleep()
             watcher.seal()
-        return method(core, level, *args, **kwargs)
+        try:
+            result = method(core, level, *args, **kwargs)
+        except Exception:
+            did_not_fall_asleep(core, watchers)
+            raise
+        if isinstance(result, Future):  # it sleeps once what runs has ended
+            result.add_done_callback(
+                lambda slept: slept.exception() and did_not_fall_asleep(core, watchers)
+            )
+        return result
 
     return wrapped
+
+
+def did_not_fall_asleep(core: "EngineCore", watchers: list[WeightWatcher]) -> None:
+    """Nobody will wake it up. Some of its ranks may sleep all the same."""
+    if core.model_executor.is_sleeping:
+        return  # since before
+    for watcher in watchers:
+        watcher.awaited.woke_up()
+    after_failure("sleep", watchers)
 
 
 def around_wake_up(method: Callable[..., Any]) -> Callable[..., Any]:
