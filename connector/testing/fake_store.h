@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -66,8 +67,9 @@ class FakeStore final : public KvStore {
     values.erase(key.to_string());
     return {};
   }
-  Status purge_scope(const ScopeId& scope, bool) override {
+  Status purge_scope(const ScopeId& scope, bool for_good) override {
     if (purge_error) return std::unexpected(*purge_error);
+    if (for_good) purged_for_good_.insert(scope);
     std::erase_if(values,
                   [&](const auto& value) { return value.first.starts_with(key_prefix(scope)); });
     return {};
@@ -94,6 +96,7 @@ class FakeStore final : public KvStore {
   Status put_one(const PutItem& item) {
     const bool fails = put_error && (!put_error_block || *put_error_block == item.key.block);
     if (fails) return std::unexpected(*put_error);
+    if (purged_for_good_.contains(item.key.scope)) return fail(Code::kFenced, "purged for good");
     Value value{item.header, Bytes(total_bytes(item.payload))};
     const std::uint64_t checksum = gather(item.payload, value.payload, item.checksum);
     if (item.checksum) set_checksum(value.header, checksum);
@@ -109,6 +112,8 @@ class FakeStore final : public KvStore {
     }
     return GetValue{value.header, scatter(value.payload, item.payload, item.checksum)};
   }
+
+  std::set<ScopeId> purged_for_good_;
 };
 
 }  // namespace newmoon::testing

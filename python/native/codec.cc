@@ -6,8 +6,8 @@
 namespace newmoon {
 namespace {
 
-constexpr std::uint8_t kStepTag = 0xa1;  // version 1 of each
-constexpr std::uint8_t kReportTag = 0xb1;
+constexpr std::uint8_t kStepTag = 0xa2;    // version 2
+constexpr std::uint8_t kReportTag = 0xb1;  // version 1
 
 class Writer {
  public:
@@ -102,6 +102,17 @@ ScopeId get_scope(Reader& reader) {
   return scope;
 }
 
+void put_scopes(Writer& writer, const std::vector<ScopeId>& scopes) {
+  writer.put_count(scopes.size());
+  for (const ScopeId& scope : scopes) writer.put_raw(scope.bytes);
+}
+
+std::vector<ScopeId> get_scopes(Reader& reader) {
+  std::vector<ScopeId> scopes(reader.get_count(sizeof(ScopeId::bytes)));
+  for (ScopeId& scope : scopes) scope = get_scope(reader);
+  return scopes;
+}
+
 // Loads and saves have the same form; `id` is the load's or the job's.
 template <class Job>
 void put_job(Writer& writer, const Job& job, std::uint64_t id) {
@@ -160,8 +171,8 @@ Bytes encode_step(const StepMessage& step) {
   for (const LoadJob& job : metadata.loads) put_job(writer, job, job.load_id);
   writer.put_count(metadata.saves.size());
   for (const SaveJob& job : metadata.saves) put_job(writer, job, job.job_id);
-  writer.put_count(step.left_scopes.size());
-  for (const ScopeId& scope : step.left_scopes) writer.put_raw(scope.bytes);
+  put_scopes(writer, step.left_scopes);
+  put_scopes(writer, step.tainted_scopes);
   put_open_scope(writer, step.open_scope);
   return writer.take();
 }
@@ -177,8 +188,8 @@ Result<StepMessage> decode_step(ByteView bytes) {
   for (LoadJob& job : metadata.loads) get_job(reader, job, job.load_id);
   metadata.saves.resize(reader.get_count(kJobBytesMin));
   for (SaveJob& job : metadata.saves) get_job(reader, job, job.job_id);
-  step.left_scopes.resize(reader.get_count(16));
-  for (ScopeId& scope : step.left_scopes) scope = get_scope(reader);
+  step.left_scopes = get_scopes(reader);
+  step.tainted_scopes = get_scopes(reader);
   step.open_scope = get_open_scope(reader);
   if (const Status end = reader.end("step message"); !end) return std::unexpected(end.error());
   return step;

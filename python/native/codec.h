@@ -21,6 +21,9 @@ struct StepMessage {
   ConnectorMetadata metadata;
   // Unique scopes that were left: each rank purges them in its store (rule PURGE).
   std::vector<ScopeId> left_scopes;
+  // Named scopes that hold KV of other weights than those of their name: each rank removes what
+  // is in them. They may be opened again.
+  std::vector<ScopeId> tainted_scopes{};
   // With the first step of an epoch: what is open now, for the store to be told that it is
   // used (connector/scope_hold.h).
   struct OpenScope {

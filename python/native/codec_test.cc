@@ -20,6 +20,7 @@ StepMessage full_step() {
   step.metadata.loads.push_back({11, "load me", 7, test_scope(1), test_blocks({5, 6})});
   step.metadata.saves.push_back({12, "save me", 6, test_scope(2), test_blocks({9})});
   step.left_scopes = {test_scope(3)};
+  step.tainted_scopes = {test_scope(5), test_scope(6)};
   step.open_scope = {test_scope(4), "namespace=run-7"};
   return step;
 }
@@ -59,6 +60,7 @@ TEST(Codec, AStepComesThrough) {
   EXPECT_EQ(got->metadata.saves[0].job_id, 12u);
   expect_same(got->metadata.saves[0], wanted.metadata.saves[0]);
   EXPECT_EQ(got->left_scopes, wanted.left_scopes);
+  EXPECT_EQ(got->tainted_scopes, wanted.tainted_scopes);
   EXPECT_EQ(got->open_scope, wanted.open_scope);
 }
 

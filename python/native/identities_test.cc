@@ -95,6 +95,100 @@ TEST_F(NamedRoles, AResetThatKeepsAScopeHasItsWeightsIdentifiedAgain) {
   EXPECT_EQ(match("of 1 still", 2), 2 * kBlock);
 }
 
+// --- weights that no rank saw written, and of which only a reset tells ---
+
+class UnseenWrites : public NamedRoles {
+ protected:
+  // Two blocks are stored under the name of weights 1, and a reset has left it.
+  void run_and_reset() {
+    identify(1);
+    preload("who knows of which", 2);
+    EXPECT_EQ(reset().scope, ScopeOutcome::kNew);
+    EXPECT_TRUE(scheduler_->adopt_is_due());
+  }
+  void take_step() {
+    execute(build());
+    run_all();
+  }
+};
+
+TEST_F(UnseenWrites, WhatRanBeforeTheResetIsFoundByNobodyOnceItsWeightsAreThere) {
+  run_and_reset();
+  identify(2);
+  EXPECT_EQ(match("of 2", 2), 0u);
+  EXPECT_FALSE(is_unique());
+  take_step();
+  EXPECT_THAT(store_.values, IsEmpty());
+  update(1);
+  EXPECT_EQ(match("back at 1", 2), 0u);
+  preload("of 1 indeed", 2);
+  update(2);
+  update(1);
+  EXPECT_EQ(match("the name may be used again", 2), 2 * kBlock);
+}
+
+TEST_F(UnseenWrites, APutThatRunsDuringTheResetIsRemovedToo) {
+  identify(1);
+  match("writer", 2);
+  allocate("writer", {1, 2});
+  step("writer", {1, 2}, 0, 1);
+  bool is_reset = false;
+  store_.before_put = [&] {
+    if (std::exchange(is_reset, true)) return;
+    reset();
+    identify(2);
+    match("of 2", 2);
+    execute(build());
+    for (auto& rank : ranks_) rank->purge.run_all();
+  };
+  run_all();
+  run_all();
+  EXPECT_TRUE(is_reset);
+  EXPECT_THAT(store_.values, IsEmpty());
+}
+
+TEST_F(UnseenWrites, TheSameWeightsStartColdAndKeepWhatIsStoredOfThem) {
+  run_and_reset();
+  identify(1);
+  EXPECT_EQ(match("cold", 2), 0u);
+  EXPECT_TRUE(is_unique());
+  take_step();
+  EXPECT_EQ(reset().scope, ScopeOutcome::kNew);
+  EXPECT_FALSE(scheduler_->adopt_is_due()) << "no name was left, so none is in doubt";
+  update(1);
+  EXPECT_EQ(match("by name", 2), 2 * kBlock);
+}
+
+// Who would know of which weights the requests before were?
+TEST_F(UnseenWrites, AnAnnouncedWriteBehindTheResetEndsTheDoubt) {
+  run_and_reset();
+  update(2);
+  match("of 2", 2);
+  take_step();
+  update(1);
+  EXPECT_EQ(match("back at 1", 2), 2 * kBlock);
+}
+
+TEST_F(UnseenWrites, AWriteThatARankCountedBehindTheResetEndsTheDoubt) {
+  run_and_reset();
+  for (auto& rank : ranks_) rank->worker.note_weight_write(0);
+  identify(2, {1, 1});
+  match("of 2", 2);
+  EXPECT_FALSE(is_unique());
+  take_step();
+  EXPECT_EQ(store_.values.size(), 2 * kRanks);
+}
+
+TEST_F(UnseenWrites, WeightsThatCannotBeReadStartColdAndRemoveNothing) {
+  run_and_reset();
+  match("of whatever", 2);
+  EXPECT_TRUE(is_unique());
+  take_step();
+  EXPECT_EQ(store_.values.size(), 2 * kRanks);
+}
+
+// --- and what ends a name ---
+
 // A step in the middle of blocks, of which schedule() is told nothing.
 TEST_F(NamedRoles, ARequestThatRunsOnUnderAScopeEndsItWithAReset) {
   identify(1);

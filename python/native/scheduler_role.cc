@@ -155,7 +155,7 @@ StepMessage SchedulerRole::build_connector_meta(bool runs_on) {
     progress.push_back({item.request_id, item.num_computed_tokens, request.hashes, request.blocks});
   }
   StepMessage step{scheduler_.build_connector_meta(progress), std::exchange(left_scopes_, {}),
-                   news_of_scope()};
+                   std::exchange(tainted_scopes_, {}), news_of_scope()};
   progress_.clear();
   ranks_were_asked_ = false;
   return step;
@@ -205,13 +205,16 @@ SchedulerRole::Reset SchedulerRole::reset(bool keep_verified, Time deadline) {
 
 ScopeOutcome SchedulerRole::fence_only() { return fence_explicitly(false); }
 
-// A reset may be all that tells of new weights, so a digest that it would keep is taken anew.
+// A reset may be all that tells of new weights, so the digest of the scope is taken anew.
 ScopeOutcome SchedulerRole::fence_explicitly(bool keep_verified) {
+  const std::optional<Scope> before = fence_.scope();
+  const std::vector<std::uint64_t> writes = fence_.bound_writes();
   const Fence::ResetResult fenced = fence_.reset(keep_verified);
   after_fence(fenced.left);
-  if (fenced.outcome == ScopeOutcome::kKept && options_.identity == IdentityMode::kDigest) {
+  if (before && std::holds_alternative<DigestIdentity>(before->weights)) {
     seal();
     unseal();
+    if (fenced.left) doubt_ = {*before, writes};
   }
   return fenced.outcome;
 }
@@ -221,6 +224,7 @@ void SchedulerRole::seal() {
   adopt_due_ = false;
   known_weights_.forget();
   seen_writes_.reset();
+  doubt_.reset();
 }
 
 void SchedulerRole::unseal() { adopt_due_ = true; }
@@ -277,10 +281,27 @@ void SchedulerRole::adopt_if_due() {
   }
   ranks_were_asked_ = true;
   if (!seen_writes_) seen_writes_ = *writes;  // else weights_were_written() is to see a difference
-  const std::optional<WeightsIdentity> identity = known_weights_.identity_at(*writes);
+  const std::optional<WeightsIdentity> identity =
+      settle_doubt(known_weights_.identity_at(*writes), *writes);
   after_fence(identity ? fence_.adopt(*identity, std::move(*writes))
                        : fence_.adopt_unique(std::move(*writes)));
   adopt_due_ = false;
+}
+
+// Rule EXPLICIT: the same weights start cold. Others that nobody counted a write of were there
+// before the reset, and what ran then was saved under the name of those before: by that name it
+// must not be found, neither by another engine nor by this one once it is back at them.
+std::optional<WeightsIdentity> SchedulerRole::settle_doubt(std::optional<WeightsIdentity> identity,
+                                                           std::span<const std::uint64_t> writes) {
+  const std::optional<Doubt> doubt = std::exchange(doubt_, std::nullopt);
+  if (!doubt || !identity || !std::ranges::equal(doubt->writes, writes)) return identity;
+  if (*identity == doubt->scope.weights) return std::nullopt;
+  log(LogLevel::kWarning, kLog,
+      "weights were written that no rank saw written: what is stored under the name of those "
+      "before is removed, scope " +
+          doubt->scope.id().hex());
+  tainted_scopes_.push_back(doubt->scope.id());
+  return identity;
 }
 
 void SchedulerRole::identify(std::span<const Sha256Digest> rank_digests,

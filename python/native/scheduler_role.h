@@ -132,6 +132,12 @@ class SchedulerRole {
     std::size_t load_begin = 0;               // blocks that are being loaded
     std::size_t load_end = 0;
   };
+  // A scope named by a digest, under which requests ran until an explicit reset left it, with the
+  // writes it was bound to. A reset may be all that tells of weights that no rank saw written.
+  struct Doubt {
+    Scope scope;
+    std::vector<std::uint64_t> writes;
+  };
   struct Progress {
     RequestId request_id;
     std::uint32_t num_computed_tokens = 0;
@@ -140,6 +146,8 @@ class SchedulerRole {
   ScopeOutcome fence_explicitly(bool keep_verified);
   void adopt_if_due();
   Result<std::vector<std::uint64_t>> count_writes(Duration timeout);
+  std::optional<WeightsIdentity> settle_doubt(std::optional<WeightsIdentity> identity,
+                                              std::span<const std::uint64_t> writes);
   std::optional<StepMessage::OpenScope> news_of_scope();
   void after_fence(const std::optional<Scope>& left);
   std::optional<ExternalMatch> ask(const RequestId& request_id, const Tracked& request,
@@ -160,17 +168,19 @@ class SchedulerRole {
   StoreConnector connector_;
 
   std::unordered_map<RequestId, Tracked> requests_;
-  std::vector<Progress> progress_;     // of the step in the making, what may be saved
-  bool scheduled_ = false;             // anything, in that step
-  std::vector<ScopeId> left_scopes_;   // in no message yet
-  std::size_t outstanding_loads_ = 0;  // not reported by all ranks
-  Duration wait_left_;                 // of lookup_wait, in this step
+  std::vector<Progress> progress_;       // of the step in the making, what may be saved
+  bool scheduled_ = false;               // anything, in that step
+  std::vector<ScopeId> left_scopes_;     // in no message yet
+  std::vector<ScopeId> tainted_scopes_;  // in no message yet
+  std::size_t outstanding_loads_ = 0;    // not reported by all ranks
+  Duration wait_left_;                   // of lookup_wait, in this step
   bool adopt_due_ = true;
   Time adopt_after_{};             // not before
   bool ranks_were_asked_ = false;  // in this step, how often they wrote weights
   bool writes_are_known_ = false;  // and all have answered
   Epoch told_epoch_ = 0;           // whose scope the ranks were told
   KnownWeights known_weights_;
+  std::optional<Doubt> doubt_;  // until the digest is taken anew, or weights are written
   // By rank, when weights_were_written() was asked last. nullopt: not since the last seal, so that
   // the engine's own cache holds nothing; no ranks: one did not say.
   std::optional<std::vector<std::uint64_t>> seen_writes_;

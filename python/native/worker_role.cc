@@ -29,15 +29,21 @@ void WorkerRole::start_load_kv(const StepMessage& step) {
   if (step.open_scope) open_scope_ = *step.open_scope;
   hold_scopes();
   worker_.start_load_kv(step.metadata);
-  for (const ScopeId& scope : step.left_scopes) {
-    purge_.post([this, scope] {
-      // About memory only: what is not purged now is evicted later.
-      if (const Status purged = store_.purge_scope(scope, true); !purged) {
-        log(LogLevel::kInfo, kLog,
-            "purge of scope " + scope.hex() + ": " + to_string(purged.error()));
-      }
-    });
+  // About memory only: what is not purged now is evicted later.
+  for (const ScopeId& scope : step.left_scopes) purge(scope, true);
+  // The store takes what is still being put there: its puts end first.
+  for (const ScopeId& scope : step.tainted_scopes) {
+    worker_.drain([this, scope](const Result<FenceAck>&) { purge(scope, false); });
   }
+}
+
+void WorkerRole::purge(const ScopeId& scope, bool for_good) {
+  purge_.post([this, scope, for_good] {
+    if (const Status purged = store_.purge_scope(scope, for_good); !purged) {
+      log(for_good ? LogLevel::kInfo : LogLevel::kWarning, kLog,
+          "purge of scope " + scope.hex() + ": " + to_string(purged.error()));
+    }
+  });
 }
 
 void WorkerRole::wait_for_save(const StepMessage& step) {

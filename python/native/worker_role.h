@@ -60,6 +60,7 @@ class WorkerRole {
   void release(std::uint64_t job_id);
   void collect();
   void hold_scopes();
+  void purge(const ScopeId& scope, bool for_good);
 
   StoreWorker& worker_;
   StagedMemory& memory_;

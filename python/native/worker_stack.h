@@ -65,13 +65,13 @@ class WorkerStack {
   std::unique_ptr<StoreWorker> worker_;
   std::unique_ptr<WorkerRole> role_;
   std::unique_ptr<LookupKeyServer> server_;
+  // Rank 0 tells the store for all.
+  std::unique_ptr<ScopeHold> hold_;
+  std::unique_ptr<ThreadExecutor> purge_;  // those below post to it when a drain ends
   std::unique_ptr<ThreadExecutor> send_;
   std::unique_ptr<ThreadExecutor> receive_;
   std::unique_ptr<ThreadExecutor> quick_;
   std::unique_ptr<ThreadExecutor> bulk_;
-  // Rank 0 tells the store for all.
-  std::unique_ptr<ScopeHold> hold_;
-  std::unique_ptr<ThreadExecutor> purge_;
   std::unique_ptr<Ticker> renewing_;
   std::unique_ptr<ZmqServer> socket_;
 };

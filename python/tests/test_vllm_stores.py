@@ -7,7 +7,7 @@ import tempfile
 import pytest
 
 import newmoon
-from processes import binary, run_flow, running, wait_until
+from processes import binary, run_flow, store_server, wait_until
 
 pytest.importorskip("vllm")
 
@@ -23,8 +23,7 @@ def folder():
 
 @pytest.fixture(scope="module")
 def store(folder):
-    url = f"ipc://{folder}/store/s.sock"
-    with running(binary(), "store-server", "--endpoint", url, "--store-bytes", str(1 << 30)):
+    with store_server(folder) as (url, _):
         yield url
 
 
@@ -106,6 +105,26 @@ def test_random_weights_that_are_the_same_share(dummies):
     hit = dummies["random, same"]
     assert (hit["local"], hit["external"]) == (0, FOUND)
     assert same(hit, dummies["random, local"])
+
+
+# --- weights that nobody saw written, a request, and only then a reset ---
+
+
+@pytest.fixture(scope="module")
+def unseen(tiny_model, scopes, store, folder):
+    return run_flow("vllm_store_flow.py", tiny_model, "unseen", store, base=folder)
+
+
+def test_what_ran_before_a_reset_told_of_its_weights_is_not_found_by_the_name_of_those_before(unseen):
+    before, cold, back = (unseen[name] for name in ("F by the name of E", "F cold", "E back"))
+    assert same(before, cold) and before["cached"] == cold["cached"] == 0
+    assert back["cached"] == 0 and back["logprobs"] != cold["logprobs"]
+
+
+def test_weights_that_a_reset_told_of_have_their_own_name(unseen):
+    back = unseen["F back"]
+    assert (back["local"], back["external"]) == (0, FOUND)
+    assert same(back, unseen["F local"])
 
 
 # --- leases, ctl, purge ---

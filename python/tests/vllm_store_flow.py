@@ -4,6 +4,7 @@ Whoever calls has the store running; the run on Mooncake kills its master and st
 STORE is the folder of its log then.
 """
 
+import json
 import os
 import pathlib
 import signal
@@ -13,11 +14,11 @@ import time
 
 import vllm_flow
 from mooncake_master import MooncakeMaster
-from processes import binary
+from processes import binary, wait_until
 from vllm_flow import Flow, ours
 
 NAMESPACE = "run-7"
-B, C = 1.5, 2.0  # other weights, as factors of norms; 1.0 is what was loaded
+B, C, E, F = 1.5, 2.0, 1.3, 1.7  # other weights, as factors of norms; 1.0 is what was loaded
 
 
 class WorkerExtension(vllm_flow.WorkerExtension):
@@ -111,6 +112,29 @@ def run_fenced(flow: Flow, store: str) -> None:
     flow.ask("D cold")
 
 
+def run_unseen(flow: Flow, store: str) -> None:
+    """Weights E, and F where nobody sees it written: a request runs with F before the reset."""
+    flow.change_weights(E, "scale_norms")
+    flow.ask("E cold")
+    flow.ask("E local")
+    flow.wait_for_saves()
+    (named,) = (scope["scope"] for scope in scopes_of(store) if scope["in_use_by"])
+    flow.change_weights(F)
+    flow.ask("F by the name of E", seed=3)
+    flow.wait_for_saves()
+    flow.reset("reset", reset_connector=True)
+    flow.ask("F cold", seed=3)
+    flow.ask("F local", seed=3)
+    flow.wait_for_saves()
+    wait_until(
+        lambda: named not in [scope["scope"] for scope in scopes_of(store)],
+        "the scope of E was to be emptied",
+    )
+    for name, factor in (("E back", E), ("F back", F)):
+        flow.change_weights(factor, "scale_norms")
+        flow.ask(name, seed=3)
+
+
 def run_killed(flow: Flow, store: str) -> None:
     """All of the engine at once, with what it holds."""
     flow.ask("first")
@@ -181,6 +205,11 @@ def newmoon_ctl(flow: Flow, word: str, rank: int = 0) -> dict:
     return newmoon("ctl", "--endpoint", endpoint(flow, rank), word, *json_flag)
 
 
+def scopes_of(store: str) -> list[dict]:
+    listed = newmoon("scopes", "--store", store, "--json")
+    return json.loads(listed["out"])["scopes"]
+
+
 def newmoon_purge(store: str) -> dict:
     return newmoon("purge", "--store", store, "--namespace", NAMESPACE, "--yes")
 
@@ -199,6 +228,7 @@ if __name__ == "__main__":
             "dummy": run_dummy,
             "dummy-again": run_dummy_again,
             "fenced": run_fenced,
+            "unseen": run_unseen,
             "killed": run_killed,
         }[mode]
         load_format = "dummy" if mode.startswith("dummy") else "auto"
