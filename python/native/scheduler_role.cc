@@ -288,9 +288,10 @@ void SchedulerRole::adopt_if_due() {
   adopt_due_ = false;
 }
 
-// Rule EXPLICIT: the same weights start cold. Others that nobody counted a write of were there
-// before the reset, and what ran then was saved under the name of those before: by that name it
-// must not be found, neither by another engine nor by this one once it is back at them.
+// The same weights start cold, as after any reset that something ran before. Others that nobody
+// counted a write of were there before the reset, and what ran then was saved under the name of
+// those before: by that name it must not be found, neither by another engine nor by this one once
+// it is back at them.
 std::optional<WeightsIdentity> SchedulerRole::settle_doubt(std::optional<WeightsIdentity> identity,
                                                            std::span<const std::uint64_t> writes) {
   const std::optional<Doubt> doubt = std::exchange(doubt_, std::nullopt);
