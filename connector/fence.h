@@ -53,7 +53,8 @@ class Fence {
 
   // Each of the following moves the epoch on by one and returns the scope that was
   // left, if any. Rule PURGE (PUNIQ in the model): the caller may purge it only if
-  // it is unique; others may be reading a named one, and it may be returned to.
+  // it is unique; others may be reading a named one, and it may be returned to. (What is known to
+  // be wrong in a named one is removed all the same: python/native/scheduler_role.h.)
 
   // Rule SEAL: before weights can be written.
   std::optional<Scope> seal();

@@ -65,6 +65,9 @@ struct WorkerReport {
   // The scheduler must fence.
   std::optional<Epoch> unbound_epoch;
   std::uint64_t weight_writes = 0;
+  // In vLLM: named scopes of a step (StepMessage::tainted_scopes) in which this rank will put
+  // nothing more, and that were emptied behind its last put.
+  std::vector<ScopeId> emptied_scopes{};
 };
 
 }  // namespace newmoon

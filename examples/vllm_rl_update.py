@@ -340,7 +340,9 @@ def compare(
     asked = argparse.Namespace(**vars(arguments) | {"column": "compare", "folder": str(folder)})
     compared = Run(asked, folder / "compare.log", {"VLLM_RPC_BASE_PATH": str(folder)}).told
     if len(compared) != len(seen):
-        raise SystemExit(f"vllm_rl_update: the comparison ended early; see {folder}/compare.log")
+        raise SystemExit(
+            "vllm_rl_update: the comparison ended early; --keep-logs keeps its compare.log"
+        )
     return compared
 
 
@@ -423,7 +425,7 @@ def main() -> int:
     )
     parser.add_argument("--json", action="store_true", help="print the table as one JSON object")
     parser.add_argument("--quick", action="store_true", help="two flows instead of all")
-    parser.add_argument("--store", default="mooncake", help="newmoon's: mooncake, or memory")
+    parser.add_argument("--store", default="mooncake", choices=["mooncake", "memory"], help="newmoon's")
     parser.add_argument("--hang-seconds", type=float, default=10.0)
     parser.add_argument("--keep-logs", metavar="DIR", help="a new folder for logs")
     for name in ("column", "folder", "model", "done"):  # of this script's own processes
@@ -432,6 +434,8 @@ def main() -> int:
     if arguments.column:
         asyncio.run((compare_main if arguments.column == "compare" else column_main)(arguments))
         return 0
+    if arguments.keep_logs and pathlib.Path(arguments.keep_logs).exists():
+        parser.error(f"--keep-logs {arguments.keep_logs}: it is there already; name a new folder")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started ends with it
     with tempfile.TemporaryDirectory(prefix="nm") as temporary:  # a socket's path has 107 bytes
         folder = pathlib.Path(temporary)

@@ -260,7 +260,8 @@ py::tuple take_finished(Worker& self) {
   WorkerStack& stack = self.stack();
   WorkerRole::Finished finished = without_gil([&] { return stack.role().take_finished(); });
   const WorkerReport& report = finished.report;
-  const bool empty = report.loads.empty() && report.saves.empty() && !report.unbound_epoch;
+  const bool empty = report.loads.empty() && report.saves.empty() && !report.unbound_epoch &&
+                     report.emptied_scopes.empty();
   py::object message = py::none();
   if (!empty) message = to_python(encode_report(report));
   return py::make_tuple(message, finished.loads, finished.failed_loads, finished.failed_blocks);

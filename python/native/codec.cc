@@ -6,8 +6,8 @@
 namespace newmoon {
 namespace {
 
-constexpr std::uint8_t kStepTag = 0xa2;    // version 2
-constexpr std::uint8_t kReportTag = 0xb1;  // version 1
+constexpr std::uint8_t kStepTag = 0xa2;  // version 2 of each
+constexpr std::uint8_t kReportTag = 0xb2;
 
 class Writer {
  public:
@@ -211,6 +211,7 @@ Bytes encode_report(const WorkerReport& report) {
     writer.put(save.job_id);
     writer.put(static_cast<std::uint8_t>(save.outcome));
   }
+  put_scopes(writer, report.emptied_scopes);
   return writer.take();
 }
 
@@ -233,6 +234,7 @@ Result<WorkerReport> decode_report(ByteView bytes) {
     reader.check(outcome <= static_cast<std::uint8_t>(SaveOutcome::kFailed));
     save.outcome = static_cast<SaveOutcome>(outcome);
   }
+  report.emptied_scopes = get_scopes(reader);
   if (const Status end = reader.end("report"); !end) return std::unexpected(end.error());
   return report;
 }

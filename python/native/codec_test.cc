@@ -32,6 +32,7 @@ WorkerReport full_report() {
   report.saves = {{12, SaveOutcome::kStored}, {14, SaveOutcome::kFailed}};
   report.unbound_epoch = 7;
   report.weight_writes = 4;
+  report.emptied_scopes = {test_scope(5)};
   return report;
 }
 
@@ -84,6 +85,7 @@ TEST(Codec, AReportComesThrough) {
   EXPECT_EQ(got->saves[1].outcome, SaveOutcome::kFailed);
   EXPECT_EQ(got->unbound_epoch, 7u);
   EXPECT_EQ(got->weight_writes, 4u);
+  EXPECT_EQ(got->emptied_scopes, full_report().emptied_scopes);
 }
 
 TEST(Codec, TheExamplesOfThePageAreOurs) {

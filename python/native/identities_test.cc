@@ -119,8 +119,10 @@ TEST_F(UnseenWrites, WhatRanBeforeTheResetIsFoundByNobodyOnceItsWeightsAreThere)
   EXPECT_FALSE(is_unique());
   take_step();
   EXPECT_THAT(store_.values, IsEmpty());
+  collect();
   update(1);
   EXPECT_EQ(match("back at 1", 2), 0u);
+  EXPECT_FALSE(is_unique());
   preload("of 1 indeed", 2);
   update(2);
   update(1);
@@ -157,6 +159,52 @@ TEST_F(UnseenWrites, TheSameWeightsStartColdAndKeepWhatIsStoredOfThem) {
   EXPECT_FALSE(scheduler_->adopt_is_due()) << "no name was left, so none is in doubt";
   update(1);
   EXPECT_EQ(match("by name", 2), 2 * kBlock);
+}
+
+// Two ranks: the name stays out of use until the last has emptied it.
+TEST_F(UnseenWrites, TheNameIsNotUsedBeforeEveryRankHasEmptiedIt) {
+  run_and_reset();
+  identify(2);
+  match("of 2", 2);
+  store_.purge_error = Error{Code::kUnavailable, "away"};
+  for (int tries = 0; tries < 3; ++tries) {
+    take_step();
+    collect();
+  }
+  EXPECT_EQ(store_.values.size(), 2 * kRanks);
+  update(1);
+  EXPECT_EQ(match("too early", 2), 0u);
+  EXPECT_TRUE(is_unique());
+  store_.purge_error.reset();
+  execute(build());
+  ranks_[0]->run_all();
+  collect();
+  update(1);
+  EXPECT_EQ(match("too early for rank 1", 2), 0u);
+  EXPECT_TRUE(is_unique());
+  take_step();
+  collect();
+  EXPECT_THAT(store_.values, IsEmpty());
+  update(1);
+  match("in time", 2);
+  EXPECT_FALSE(is_unique());
+}
+
+// The digest of before it, whose scope no rank's silence let open.
+TEST_F(UnseenWrites, AResetWhileSealedForgetsTheDigestToo) {
+  identify(1);
+  silent_ = true;
+  match("nobody answers", 2);
+  silent_ = false;
+  clock_.advance(std::chrono::seconds(10));
+  EXPECT_EQ(reset().scope, ScopeOutcome::kSealed);
+  match("nobody said since", 2);
+  EXPECT_TRUE(is_unique());
+}
+
+TEST_F(UnseenWrites, AResetLeavesNoScopeToPurgeThatNobodyUsed) {
+  run_and_reset();
+  EXPECT_THAT(build().left_scopes, IsEmpty());
 }
 
 // Who would know of which weights the requests before were?

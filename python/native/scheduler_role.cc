@@ -179,6 +179,7 @@ SchedulerRole::Output SchedulerRole::update_connector_output(
       note_loaded(request->second, load);
     }
   }
+  note_emptied(reports);
   output.must_fence = ended.must_fence;
   if (ended.must_fence) {
     seal();
@@ -211,16 +212,25 @@ ScopeOutcome SchedulerRole::fence_explicitly(bool keep_verified) {
   const std::vector<std::uint64_t> writes = fence_.bound_writes();
   const Fence::ResetResult fenced = fence_.reset(keep_verified);
   after_fence(fenced.left);
+  if (options_.identity != IdentityMode::kDigest) return fenced.outcome;
   if (before && std::holds_alternative<DigestIdentity>(before->weights)) {
-    seal();
+    fence_.seal();  // what it leaves is not in use yet
+    scheduler_.on_fence();
+    forget_weights();
     unseal();
     if (fenced.left) doubt_ = {*before, writes};
+  } else if (fence_.sealed()) {
+    known_weights_.forget();
   }
   return fenced.outcome;
 }
 
 void SchedulerRole::seal() {
   after_fence(fence_.seal());
+  forget_weights();
+}
+
+void SchedulerRole::forget_weights() {
   adopt_due_ = false;
   known_weights_.forget();
   seen_writes_.reset();
@@ -281,28 +291,44 @@ void SchedulerRole::adopt_if_due() {
   }
   ranks_were_asked_ = true;
   if (!seen_writes_) seen_writes_ = *writes;  // else weights_were_written() is to see a difference
-  const std::optional<WeightsIdentity> identity =
-      settle_doubt(known_weights_.identity_at(*writes), *writes);
-  after_fence(identity ? fence_.adopt(*identity, std::move(*writes))
-                       : fence_.adopt_unique(std::move(*writes)));
+  const std::optional<WeightsIdentity> identity = known_weights_.identity_at(*writes);
+  const bool starts_cold = settle_doubt(identity, *writes);
+  after_fence(identity && !starts_cold && may_name(*identity)
+                  ? fence_.adopt(*identity, std::move(*writes))
+                  : fence_.adopt_unique(std::move(*writes)));
   adopt_due_ = false;
 }
 
-// The same weights start cold, as after any reset that something ran before. Others that nobody
+// Whether the weights are those of before a reset, and start cold behind it. Others that nobody
 // counted a write of were there before the reset, and what ran then was saved under the name of
 // those before: by that name it must not be found, neither by another engine nor by this one once
 // it is back at them.
-std::optional<WeightsIdentity> SchedulerRole::settle_doubt(std::optional<WeightsIdentity> identity,
-                                                           std::span<const std::uint64_t> writes) {
+bool SchedulerRole::settle_doubt(const std::optional<WeightsIdentity>& identity,
+                                 std::span<const std::uint64_t> writes) {
   const std::optional<Doubt> doubt = std::exchange(doubt_, std::nullopt);
-  if (!doubt || !identity || !std::ranges::equal(doubt->writes, writes)) return identity;
-  if (*identity == doubt->scope.weights) return std::nullopt;
+  if (!doubt || !identity || !std::ranges::equal(doubt->writes, writes)) return false;
+  if (*identity == doubt->scope.weights) return true;
+  const ScopeId scope = doubt->scope.id();
   log(LogLevel::kWarning, kLog,
       "weights were written that no rank saw written: what is stored under the name of those "
       "before is removed, scope " +
-          doubt->scope.id().hex());
-  tainted_scopes_.push_back(doubt->scope.id());
-  return identity;
+          scope.hex());
+  tainted_scopes_.push_back(scope);
+  taints_.push_back({doubt->scope.weights, scope, writes.size()});
+  return false;
+}
+
+bool SchedulerRole::may_name(const WeightsIdentity& weights) const {
+  return std::ranges::find(taints_, weights, &Taint::weights) == taints_.end();
+}
+
+void SchedulerRole::note_emptied(std::span<const WorkerReport> reports) {
+  for (const WorkerReport& report : reports) {
+    for (const ScopeId& scope : report.emptied_scopes) {
+      const auto taint = std::ranges::find(taints_, scope, &Taint::scope);
+      if (taint != taints_.end() && --taint->ranks_left == 0) taints_.erase(taint);
+    }
+  }
 }
 
 void SchedulerRole::identify(std::span<const Sha256Digest> rank_digests,

@@ -138,16 +138,25 @@ class SchedulerRole {
     Scope scope;
     std::vector<std::uint64_t> writes;
   };
+  // A name under which KV of other weights is stored, until every rank has emptied it.
+  struct Taint {
+    WeightsIdentity weights;
+    ScopeId scope;
+    std::size_t ranks_left = 0;
+  };
   struct Progress {
     RequestId request_id;
     std::uint32_t num_computed_tokens = 0;
   };
 
   ScopeOutcome fence_explicitly(bool keep_verified);
+  void forget_weights();
   void adopt_if_due();
   Result<std::vector<std::uint64_t>> count_writes(Duration timeout);
-  std::optional<WeightsIdentity> settle_doubt(std::optional<WeightsIdentity> identity,
-                                              std::span<const std::uint64_t> writes);
+  bool settle_doubt(const std::optional<WeightsIdentity>& identity,
+                    std::span<const std::uint64_t> writes);
+  bool may_name(const WeightsIdentity& weights) const;
+  void note_emptied(std::span<const WorkerReport> reports);
   std::optional<StepMessage::OpenScope> news_of_scope();
   void after_fence(const std::optional<Scope>& left);
   std::optional<ExternalMatch> ask(const RequestId& request_id, const Tracked& request,
@@ -181,6 +190,7 @@ class SchedulerRole {
   Epoch told_epoch_ = 0;           // whose scope the ranks were told
   KnownWeights known_weights_;
   std::optional<Doubt> doubt_;  // until the digest is taken anew, or weights are written
+  std::vector<Taint> taints_;
   // By rank, when weights_were_written() was asked last. nullopt: not since the last seal, so that
   // the engine's own cache holds nothing; no ranks: one did not say.
   std::optional<std::vector<std::uint64_t>> seen_writes_;

@@ -1,6 +1,7 @@
 #include "python/native/worker_role.h"
 
 #include <algorithm>
+#include <bit>
 #include <iterator>
 #include <utility>
 
@@ -29,21 +30,52 @@ void WorkerRole::start_load_kv(const StepMessage& step) {
   if (step.open_scope) open_scope_ = *step.open_scope;
   hold_scopes();
   worker_.start_load_kv(step.metadata);
-  // About memory only: what is not purged now is evicted later.
-  for (const ScopeId& scope : step.left_scopes) purge(scope, true);
-  // The store takes what is still being put there: its puts end first.
-  for (const ScopeId& scope : step.tainted_scopes) {
-    worker_.drain([this, scope](const Result<FenceAck>&) { purge(scope, false); });
+  for (const ScopeId& scope : step.left_scopes) purge_left(scope);
+  {
+    MutexLock lock(mutex_);
+    for (const ScopeId& scope : step.tainted_scopes) to_empty_.push_back({scope});
   }
+  empty_tainted();
 }
 
-void WorkerRole::purge(const ScopeId& scope, bool for_good) {
-  purge_.post([this, scope, for_good] {
-    if (const Status purged = store_.purge_scope(scope, for_good); !purged) {
-      log(for_good ? LogLevel::kInfo : LogLevel::kWarning, kLog,
+// About memory only: what is not purged now is evicted later.
+void WorkerRole::purge_left(const ScopeId& scope) {
+  purge_.post([this, scope] {
+    if (const Status purged = store_.purge_scope(scope, true); !purged) {
+      log(LogLevel::kInfo, kLog,
           "purge of scope " + scope.hex() + ": " + to_string(purged.error()));
     }
   });
+}
+
+// The scope may be opened again, so the store would take a late put of it: the puts end first.
+// What fails is tried again with the next step.
+void WorkerRole::empty_tainted() {
+  std::vector<Tainted> scopes;
+  {
+    MutexLock lock(mutex_);
+    scopes.swap(to_empty_);
+  }
+  for (const Tainted& tainted : scopes) {
+    worker_.drain([this, tainted](const Result<FenceAck>& drained) {
+      if (!drained) return note_emptied(tainted, std::unexpected(drained.error()));
+      purge_.post(
+          [this, tainted] { note_emptied(tainted, store_.purge_scope(tainted.scope, false)); });
+    });
+  }
+}
+
+void WorkerRole::note_emptied(Tainted tainted, const Status& emptied) {
+  if (!emptied && std::has_single_bit(++tainted.failures)) {  // a store may be away for long
+    log(LogLevel::kWarning, kLog,
+        "scope " + tainted.scope.hex() + " is not empty yet: " + to_string(emptied.error()));
+  }
+  MutexLock lock(mutex_);
+  if (emptied) {
+    emptied_.push_back(tainted.scope);
+  } else {
+    to_empty_.push_back(tainted);
+  }
 }
 
 void WorkerRole::wait_for_save(const StepMessage& step) {
@@ -98,6 +130,8 @@ void WorkerRole::collect() {
   if (report.unbound_epoch) report_.unbound_epoch = report.unbound_epoch;
   move_behind(report_.loads, std::move(report.loads));
   move_behind(report_.saves, std::move(report.saves));
+  MutexLock lock(mutex_);
+  move_behind(report_.emptied_scopes, std::exchange(emptied_, {}));
 }
 
 std::size_t WorkerRole::unfinished_saves() {

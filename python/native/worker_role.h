@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/executor.h"
+#include "base/thread_annotations.h"
 #include "connector/scope_hold.h"
 #include "connector/store_worker.h"
 #include "python/native/codec.h"
@@ -56,11 +57,18 @@ class WorkerRole {
     ScopeId scope;
   };
 
+  struct Tainted {
+    ScopeId scope;
+    std::uint64_t failures = 0;
+  };
+
   bool stage(SaveJob& job);
   void release(std::uint64_t job_id);
   void collect();
   void hold_scopes();
-  void purge(const ScopeId& scope, bool for_good);
+  void purge_left(const ScopeId& scope);
+  void empty_tainted();
+  void note_emptied(Tainted tainted, const Status& emptied);
 
   StoreWorker& worker_;
   StagedMemory& memory_;
@@ -71,6 +79,9 @@ class WorkerRole {
   std::unordered_map<std::uint64_t, Save> staged_;  // by job id
   StepMessage::OpenScope open_scope_;
   WorkerReport report_;  // not yet taken
+  Mutex mutex_;
+  std::vector<Tainted> to_empty_ NM_GUARDED_BY(mutex_);  // no attempt is under way
+  std::vector<ScopeId> emptied_ NM_GUARDED_BY(mutex_);   // not yet told
   std::uint64_t unstaged_saves_ = 0;
 };
 

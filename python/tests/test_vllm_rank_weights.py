@@ -49,6 +49,13 @@ def test_the_digest_is_of_every_number():
         assert digest_of(model) != wanted
 
 
+def test_what_the_compiler_notes_on_a_module_is_not_in_the_digest():
+    compiled = Model()
+    compiled.norm.compiled, compiled.norm.first_compile = True, False
+    compiled._aot_compilation_path = "/a/folder/of/this/start"
+    assert digest_of(compiled) == digest_of(Model())
+
+
 def test_packed_weights_are_read_back():
     one, same, other = Model(), Model(), Model()
     packed(one)

@@ -243,6 +243,18 @@ def test_a_store_that_is_there_is_nothing_to_tell(tmp_path, warnings):
     assert warnings == []
 
 
+def test_the_name_is_known_without_the_entry_point():
+    """To MultiConnector, which looks its children up by name for their statistics."""
+    code = """
+import newmoon.vllm
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+found = KVConnectorFactory.get_connector_class_by_name("NewmoonConnector")
+assert found is newmoon.vllm.NewmoonConnector
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_store_that_is_away_is_told_by_a_rank_once(tmp_path):
     url = f"ipc://{tmp_path}/store.sock"
     code = """

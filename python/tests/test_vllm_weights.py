@@ -246,6 +246,25 @@ def test_after_a_sleep_that_failed_a_reset_opens(core):
         core.sleep(1, mode="no such mode")
     assert core.watcher.awaited.was_reset()
     assert core.watcher.awaited.nothing
+    assert core.watcher.awaited.in_doubt, "some ranks may sleep"
+    core.wake_up()
+    assert not core.watcher.awaited.in_doubt
+
+
+def test_after_a_sleep_that_failed_a_wake_up_opens(core):
+    with pytest.raises(ValueError):
+        core.sleep(1, mode="no such mode")
+    assert core.watcher.sealed
+    core.wake_up()
+    assert not core.watcher.sealed
+
+
+def test_a_sleep_that_fails_behind_a_wake_up_seals(core):
+    core.sleep(1, mode="wait")
+    core.wake_up()
+    assert not core.watcher.sealed
+    core.falls_asleep.set_exception(TimeoutError("a rank"))
+    assert core.watcher.sealed
 
 
 def test_a_sleep_that_fails_once_requests_have_ended_has_failed(core):

@@ -13,5 +13,8 @@ except ImportError as _error:
     ) from _error
 
 from newmoon.vllm.connector import NewmoonConnector
+from newmoon.vllm_plugin import register
+
+register()  # the entry point may be left out, and MultiConnector looks its children up by name
 
 __all__ = ["NewmoonConnector"]

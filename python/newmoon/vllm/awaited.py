@@ -50,8 +50,13 @@ class Awaited:
     def fell_asleep(self) -> None:
         self._until[WAKE_UP] = False
 
+    def sleep_failed(self) -> None:
+        """Some ranks may sleep all the same. Nobody may come to wake them up."""
+        self._until[WAKE_UP] = True
+        self._doubts.add(WAKE_UP)
+
     def woke_up(self) -> None:
-        self._until.pop(WAKE_UP, None)
+        self._end(WAKE_UP)
 
     def was_reset(self) -> bool:
         """Whether that ended anything: to whoever resets what failed is over. An update that goes

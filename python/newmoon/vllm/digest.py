@@ -8,6 +8,16 @@ import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 PROBE_ROWS = 256  # of the identity matrix at a time
+# Of vLLM's compiler (vllm/compilation of 0.32), which sets them as it compiles: where, and whether.
+COMPILER_STATE = frozenset(
+    {
+        "_aot_cache_dir",
+        "_aot_compilation_path",
+        "compiled",
+        "first_compile",
+        "was_aot_compile_fn_loaded_from_disk",
+    }
+)
 
 
 class UnknownWeights(Exception):
@@ -50,7 +60,8 @@ def settings_of(model: torch.nn.Module) -> Iterator[tuple[str, Any]]:
     """Nobody can say which of them the forward pass reads."""
     for path, module in model.named_modules():
         for name, value in sorted(vars(module).items()):
-            if value is None or type(value) in (bool, int, float, str):
+            is_plain = value is None or type(value) in (bool, int, float, str)
+            if is_plain and name not in COMPILER_STATE:
                 yield f"{path}.{name}", value
 
 

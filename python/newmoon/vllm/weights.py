@@ -147,12 +147,13 @@ def around_sleep(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def did_not_fall_asleep(core: "EngineCore", watchers: list[WeightWatcher]) -> None:
-    """Nobody will wake it up. Some of its ranks may sleep all the same."""
     if core.model_executor.is_sleeping:
         return  # since before
     for watcher in watchers:
-        watcher.awaited.woke_up()
-    after_failure("sleep", watchers)
+        watcher.awaited.sleep_failed()
+        watcher.seal()
+    if watchers:
+        logger.warning("newmoon: sleep failed; no external cache until wake_up(), or until a reset")
 
 
 def around_wake_up(method: Callable[..., Any]) -> Callable[..., Any]:
