@@ -26,7 +26,7 @@ pytest.importorskip("vllm")
 
 from mooncake_master import running_store
 from processes import HERE, binary, end_group, group_members, wait_until
-from vllm_flow import KV_BLOCKS, PROMPT_TOKENS, connector_on
+from vllm_flow import DTYPE, KV_BLOCKS, PROMPT_TOKENS, connector_on
 
 pytestmark = pytest.mark.nightly
 FOUND = 6 * 128
@@ -45,7 +45,7 @@ class Server:
         command = [
             sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model,
             "--served-model-name", "tiny", "--host", "127.0.0.1", "--port", str(self.port),
-            "--dtype", "bfloat16", "--max-model-len", "1024", "--enforce-eager",
+            "--dtype", DTYPE, "--max-model-len", "1024", "--enforce-eager",
             "--num-gpu-blocks-override", str(KV_BLOCKS),
             "--kv-transfer-config", json.dumps(connector_on(store)),
             "--worker-extension-cls", "vllm_flow.WorkerExtension",
