@@ -3,6 +3,10 @@ source dev.d/lib/vllm.sh
 
 main() {
   local started=$SECONDS pass=true code=0
+  if [[ " $* " =~ " -h "|" --help " ]]; then
+    python3 examples/vllm_rl_update.py --help  # of no environment
+    return
+  fi
   verb setup
   make_environment
   install_package

@@ -457,7 +457,10 @@ def main() -> int:
         print_table(table)
     ended = [column for column in COLUMNS if {"row": "end", "value": ""} not in told[column]]
     if ended:
-        print(f"vllm_rl_update: did not come to its end: {', '.join(ended)}", file=sys.stderr)
+        print(
+            f"vllm_rl_update: did not come to its end: {', '.join(ended)}; --keep-logs keeps the logs",
+            file=sys.stderr,
+        )
     wrong = wrong_cells(table["newmoon"], arguments.quick)
     for line in wrong:
         print(f"vllm_rl_update: newmoon is wrong in {line}", file=sys.stderr)
