@@ -21,14 +21,14 @@ Head reply_head(const Head& request) {
   return {.op = request.op, .reply = true, .request_id = request.request_id};
 }
 
-// Frame 1 of a put or get: `count` entries of `entry_bytes`.
+// Frame 1 of a put or get, behind `head_bytes`: `count` entries of `entry_bytes`.
 Result<ByteView> entries_of(const Head& head, std::span<const ZmqFrame> body,
-                            std::size_t entry_bytes) {
+                            std::size_t entry_bytes, std::size_t head_bytes = 0) {
   if (head.count > kItemsMax) return bad("a batch of over 1,024 items");
-  if (body.empty() || body[0].bytes().size() != head.count * entry_bytes) {
+  if (body.empty() || body[0].bytes().size() != head_bytes + head.count * entry_bytes) {
     return bad("a batch of another size than its count");
   }
-  return body[0].bytes();
+  return body[0].bytes().subspan(head_bytes);
 }
 
 struct PutBatch {
@@ -37,9 +37,10 @@ struct PutBatch {
 };
 
 Result<PutBatch> decode_put(const Head& head, std::span<const ZmqFrame> body) {
-  const Result<ByteView> entries = entries_of(head, body, kPutEntryBytes);
+  const Result<ByteView> entries = entries_of(head, body, kPutEntryBytes, kPutHeadBytes);
   if (!entries) return std::unexpected(entries.error());
   if (body.size() != 1 + std::size_t{head.count}) return bad("a put of other frames than items");
+  const Time not_after(load_le<std::int64_t>(body[0].bytes().data()));
   PutBatch batch;
   batch.payloads.reserve(head.count);
   batch.items.reserve(head.count);
@@ -49,7 +50,11 @@ Result<PutBatch> decode_put(const Head& head, std::span<const ZmqFrame> body) {
     const Result<Key> key = key_of(header);
     if (!key) return std::unexpected(key.error());
     batch.payloads.push_back(body[1 + i].bytes());
-    batch.items.push_back({*key, header, {&batch.payloads.back(), 1}, false});
+    batch.items.push_back({.key = *key,
+                           .header = header,
+                           .payload = {&batch.payloads.back(), 1},
+                           .checksum = false,
+                           .not_after = not_after});
   }
   return batch;
 }

@@ -181,14 +181,17 @@ std::vector<Status> IpcStore::put(std::span<const PutItem> items) {
 Status IpcStore::put_batch(std::span<const PutItem> items, std::span<const std::size_t> positions,
                            std::vector<Status>& statuses, Time deadline) {
   ZmqFrames body;
-  body.emplace_back(positions.size() * ipc::kPutEntryBytes);
+  body.emplace_back(ipc::kPutHeadBytes + positions.size() * ipc::kPutEntryBytes);
+  std::uint8_t* to = body[0].mutable_bytes().data();
+  store_le<std::int64_t>(to, deadline.count());
+  to += ipc::kPutHeadBytes;
   for (std::size_t i = 0; i < positions.size(); ++i) {
     const PutItem& item = items[positions[i]];
     ZmqFrame& payload = body.emplace_back(item.header.payload_bytes);
     ValueHeader header = item.header;
     const std::uint64_t checksum = gather(item.payload, payload.mutable_bytes(), item.checksum);
     if (item.checksum) set_checksum(header, checksum);
-    std::memcpy(body[0].mutable_bytes().data() + i * sizeof header, &header, sizeof header);
+    std::memcpy(to + i * ipc::kPutEntryBytes, &header, sizeof header);
   }
   const Head head{.op = Op::kPut, .count = static_cast<std::uint32_t>(positions.size())};
   const Result<Reply> reply = call(head, std::move(body), deadline);

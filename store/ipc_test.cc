@@ -102,6 +102,25 @@ TEST_F(IpcTest, ARequestThereIsNoMemoryForIsBusyAndTheServerServesOn) {
   for (const Status& status : store->put(items)) ASSERT_TRUE(status);
 }
 
+// --- a put that is late -------------------------------------------------------------------
+
+// Whoever gave up takes it for over, and what it purges then for empty.
+TEST_F(IpcTest, APutThatItsClientGaveUpDoesNotFillAPurgedScope) {
+  SeededRandom random(1);
+  FaultyStore slow(memory_, {{.op = FaultRule::Op::kPut, .hold = "late"}}, clock_, random);
+  const auto server = serve(slow);
+  EXPECT_EQ(code_of(put_one(*open(milliseconds(50)), key_of(1, 1))), Code::kDeadline);
+  const auto store = open();
+  ASSERT_TRUE(store->purge_scope(scope_of(1), false));
+  slow.release("late");
+  while (memory_.stats()->refused_late_puts == 0 && memory_.stats()->blocks == 0) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(code_of(check_one(*store, key_of(1, 1))), Code::kMiss);
+  EXPECT_TRUE(put_one(*store, key_of(1, 1)));
+  EXPECT_TRUE(check_one(*store, key_of(1, 1)));
+}
+
 // --- a server that is dead, comes back, or is slow ----------------------------------------
 
 // The timeout is long, so that a test that waits for it fails by CTest's.
@@ -236,8 +255,8 @@ TEST_F(BadRequests, AreAnsweredWithAnErrorAndCounted) {
   using ipc::Op;
   Bytes long_hash(33 + 16 + 8);
   long_hash[24] = 33;
-  Bytes header(128);
-  header[98] = 200;  // block_hash_bytes
+  Bytes header(8 + 128);
+  header[8 + 98] = 200;  // block_hash_bytes
   Bytes reply = head_of(Op::kStats);
   reply[5] |= ipc::Head::kReply;
   Bytes huge_get(72);
@@ -250,11 +269,12 @@ TEST_F(BadRequests, AreAnsweredWithAnErrorAndCounted) {
       {reply},
       {head_of(static_cast<Op>(77))},
       {head_of(Op::kPut, 1)},
-      {head_of(Op::kPut, 1), Bytes(127), Bytes(10)},
-      {head_of(Op::kPut, 2), Bytes(256), Bytes(10)},
-      {head_of(Op::kPut, 0), Bytes(), Bytes(10)},
+      {head_of(Op::kPut, 0), Bytes(7)},
+      {head_of(Op::kPut, 1), Bytes(8 + 127), Bytes(10)},
+      {head_of(Op::kPut, 2), Bytes(8 + 256), Bytes(10)},
+      {head_of(Op::kPut, 0), Bytes(8), Bytes(10)},
       {head_of(Op::kPut, 1), header, Bytes(10)},
-      {head_of(Op::kPut, 0xffffffff), Bytes(128), Bytes(10)},
+      {head_of(Op::kPut, 0xffffffff), Bytes(8 + 128), Bytes(10)},
       {head_of(Op::kGet, 1)},
       {head_of(Op::kGet, 1), Bytes(71)},
       {head_of(Op::kGet, 1), Bytes(72), Bytes(1)},

@@ -17,7 +17,7 @@
 namespace newmoon::ipc {
 
 inline constexpr std::uint32_t kMagic = 0x53534d4e;  // bytes "NMSS"
-inline constexpr std::uint8_t kVersion = 1;
+inline constexpr std::uint8_t kVersion = 2;
 
 // Limits of one message; the client splits larger batches.
 inline constexpr std::size_t kItemsMax = 1024;
@@ -67,7 +67,9 @@ Status status_from_wire(std::uint8_t code, std::string message);
 
 // --- requests: frame 1 -------------------------------------------------------------
 
-// put: one ValueHeader an item; a payload frame an item follows.
+// put: PutItem::not_after by CLOCK_MONOTONIC, in ns, which is one for the processes of a machine;
+// then one ValueHeader an item. A payload frame an item follows.
+inline constexpr std::size_t kPutHeadBytes = 8;
 inline constexpr std::size_t kPutEntryBytes = sizeof(ValueHeader);
 // The key that a header names. kBadRequest: it names none.
 Result<Key> key_of(const ValueHeader& header);

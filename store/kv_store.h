@@ -40,6 +40,10 @@ struct PutItem {
   // write its header to, for as long as it may read the payload: one piece is cheaper to move than
   // two. Zeros, or what it has left there before.
   std::size_t front_room = 0;
+  // When nobody waits for it any more, by the backend's clock. Whoever gave up may have purged its
+  // scope since and go on to use it: a put that comes to be findable only then is refused. Of
+  // backends that a put outlives its caller in (ipc); a call that others keep track of has none.
+  Time not_after = Time::max();
 };
 
 struct GetItem {
@@ -69,7 +73,8 @@ struct StoreStats {
   std::uint64_t bytes_to_free = 0;  // purged or evicted, not yet returned; counts in the budget
   std::uint64_t budget_bytes = 0;   // 0: the backend has none of its own
   std::uint64_t evicted_blocks = 0;
-  std::uint64_t refused_late_puts = 0;  // puts into a scope purged for good
+  std::uint64_t refused_late_puts = 0;  // puts into a scope purged for good, or that nobody
+                                        // waited for any more
   std::uint64_t unfinished_purges = 0;  // scopes purged whose bytes are not all back yet
   // Purged scopes that this process looks at again, for values that somebody was writing, and
   // how long until the last of them is due. 0 where a purge meets no half written value.
@@ -87,6 +92,7 @@ class KvStore {
 
   // One status an item, in order. A key already there: success, the old value
   // stays. kBusy: no room now. kFenced: the key's scope was purged for good.
+  // kDeadline: it came after PutItem::not_after and is not there.
   // kBadRequest: the header is not the key's or the payload's.
   virtual std::vector<Status> put(std::span<const PutItem> items) = 0;
 

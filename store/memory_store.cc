@@ -77,7 +77,7 @@ class MemoryStore::Core : public std::enable_shared_from_this<Core> {
   void stop() { stopping_ = true; }
 
  private:
-  Result<IndexPtr> index_for_put(const ScopeId& scope);
+  Result<IndexPtr> index_for_put(const PutItem& item);
   IndexPtr make_index();
   Result<Entry*> make_entry(ScopeIndex& index, const PutItem& item);
   std::optional<SlotArena::Slot> allocate(SlotArena& arena, std::size_t bytes);
@@ -127,7 +127,7 @@ class MemoryStore::Core : public std::enable_shared_from_this<Core> {
 Status MemoryStore::Core::put(const PutItem& item) {
   if (Status checked = check_put(item); !checked) return checked;
   while (true) {
-    const Result<IndexPtr> index = index_for_put(item.key.scope);
+    const Result<IndexPtr> index = index_for_put(item);
     if (!index) return std::unexpected(index.error());
     if ((*index)->contains(item.key.shard, item.key.block)) return {};
     const Result<Entry*> entry = make_entry(**index, item);
@@ -146,11 +146,17 @@ Status MemoryStore::Core::put(const PutItem& item) {
   }
 }
 
-Result<MemoryStore::Core::IndexPtr> MemoryStore::Core::index_for_put(const ScopeId& scope) {
+Result<MemoryStore::Core::IndexPtr> MemoryStore::Core::index_for_put(const PutItem& item) {
+  const ScopeId& scope = item.key.scope;
   MutexLock lock(scopes_mutex_);
   if (fenced_.find(scope) != nullptr) {
     ++refused_late_puts_;
     return fail(Code::kFenced, "scope " + scope.hex() + " was purged for good: drop the put");
+  }
+  // Under the lock: a purge that comes behind it closes the index that this put is given.
+  if (item.not_after != Time::max() && clock_.now() >= item.not_after) {
+    ++refused_late_puts_;
+    return fail(Code::kDeadline, "memory store: nobody waits for this put any more");
   }
   const auto found = scopes_.find(scope);
   if (found != scopes_.end()) return found->second;

@@ -52,6 +52,20 @@ TEST_F(MemoryStoreTest, PurgedBytesCountUntilTheyAreFreed) {
   }
 }
 
+TEST_F(MemoryStoreTest, APutThatNobodyWaitsForIsRefused) {
+  MemoryStore& store = make({.budget_bytes = 1 << 20});
+  const TestBlock block(100, 1);
+  std::vector<PutItem> items{put_item(key_of(1, 1), block), put_item(key_of(1, 2), block)};
+  items[0].not_after = clock_.now();
+  items[1].not_after = clock_.now() + std::chrono::nanoseconds(1);
+  const std::vector<Status> statuses = store.put(items);
+  ASSERT_FALSE(statuses[0]);
+  EXPECT_EQ(statuses[0].error().code, Code::kDeadline);
+  EXPECT_TRUE(statuses[1]);
+  EXPECT_EQ(store.stats()->blocks, 1u);
+  EXPECT_EQ(store.stats()->refused_late_puts, 1u);
+}
+
 TEST_F(MemoryStoreTest, FreesLargeValuesInSlicesWithAPauseAfterEach) {
   MemoryStore& store = make(
       {.budget_bytes = 16 << 20, .free_slice_blocks = 10, .free_pause = std::chrono::seconds(1)});

@@ -111,7 +111,7 @@ class SchedulerRole {
   bool writes_are_known() const { return writes_are_known_; }
   // The next call would open a scope. Whoever knows the weights says so first, with the
   // count of writes at which each rank had them; else, or if a rank wrote since, the scope is
-  // unique. Kept until the next seal.
+  // unique. Kept until the next seal, or a reset while sealed.
   bool adopt_is_due() const;
   void identify(std::span<const Sha256Digest> rank_digests, std::vector<std::uint64_t> writes);
   // The user's label of the weights (IdentityMode::kTrustedLabel). It counts if it was set to
