@@ -247,8 +247,6 @@ def test_after_a_sleep_that_failed_a_reset_opens(core):
     assert core.watcher.awaited.was_reset()
     assert core.watcher.awaited.nothing
     assert core.watcher.awaited.in_doubt, "some ranks may sleep"
-    core.wake_up()
-    assert not core.watcher.awaited.in_doubt
 
 
 def test_after_a_sleep_that_failed_a_wake_up_opens(core):
@@ -257,6 +255,14 @@ def test_after_a_sleep_that_failed_a_wake_up_opens(core):
     assert core.watcher.sealed
     core.wake_up()
     assert not core.watcher.sealed
+    assert core.watcher.awaited.in_doubt, "vLLM wakes up no rank unless all fell asleep"
+
+
+def test_after_a_sleep_that_failed_an_update_opens_and_weights_are_known(core):
+    with pytest.raises(ValueError):
+        core.sleep(1, mode="no such mode")
+    core.collective_rpc("update_weights_from_ipc")
+    assert not core.watcher.sealed and not core.watcher.awaited.in_doubt
 
 
 def test_a_sleep_that_fails_behind_a_wake_up_seals(core):

@@ -14,6 +14,7 @@ FINISH = "finish_weight_update"
 UPDATES = ("update_weights", FINISH)
 WAKE_UP = "wake_up"
 A_WRITE = "an RPC that may write weights"
+A_SLEEP = "a sleep that has failed"
 
 
 class Awaited:
@@ -32,6 +33,7 @@ class Awaited:
 
     def rpc_succeeded(self, rpc: Any) -> None:
         self._end(A_WRITE)
+        self._end(A_SLEEP)
         if rpc in STARTS:
             self._until[FINISH] = False
         elif rpc == FINISH:
@@ -52,11 +54,14 @@ class Awaited:
 
     def sleep_failed(self) -> None:
         """Some ranks may sleep all the same. Nobody may come to wake them up."""
-        self._until[WAKE_UP] = True
-        self._doubts.add(WAKE_UP)
+        self._until.pop(WAKE_UP, None)
+        self._until[A_SLEEP] = True
+        self._doubts.add(A_SLEEP)
 
     def woke_up(self) -> None:
-        self._end(WAKE_UP)
+        """After a sleep that has failed vLLM asks no rank to wake up, so the doubt stays."""
+        self._until.pop(WAKE_UP, None)
+        self._until.pop(A_SLEEP, None)
 
     def was_reset(self) -> bool:
         """Whether that ended anything: to whoever resets what failed is over. An update that goes

@@ -153,7 +153,7 @@ def did_not_fall_asleep(core: "EngineCore", watchers: list[WeightWatcher]) -> No
         watcher.awaited.sleep_failed()
         watcher.seal()
     if watchers:
-        logger.warning("newmoon: sleep failed; no external cache until wake_up(), or until a reset")
+        logger.warning("newmoon: sleep failed; no external cache until wake_up(), an update or a reset")
 
 
 def around_wake_up(method: Callable[..., Any]) -> Callable[..., Any]:
