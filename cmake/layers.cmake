@@ -14,6 +14,17 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   target_compile_options(newmoon_options INTERFACE -Wthread-safety)
 endif()
 
+# Headers that most files include, parsed once a target. Not in the other presets, where each file
+# must include what it needs.
+function(nm_precompile target)
+  if(NEWMOON_PRECOMPILE)
+    target_precompile_headers(${target} PRIVATE <algorithm> <atomic> <chrono> <expected> <functional>
+      <map> <memory> <optional> <span> <string> <thread> <unordered_map> <vector> ${ARGN})
+    # With a time in them they would be new to ccache in each build.
+    target_compile_options(${target} PRIVATE "SHELL:-Xclang -fno-pch-timestamp")
+  endif()
+endfunction()
+
 function(nm_layer name)
   cmake_parse_arguments(PARSE_ARGV 1 layer "" "" FOLDERS)
   list(TRANSFORM layer_FOLDERS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
@@ -28,6 +39,7 @@ function(nm_layer name)
   if(sources)
     add_library(newmoon_${name} STATIC ${sources})
     target_link_libraries(newmoon_${name} PUBLIC newmoon_options ${layer_UNPARSED_ARGUMENTS})
+    nm_precompile(newmoon_${name})
   else()
     add_library(newmoon_${name} INTERFACE)
     target_link_libraries(newmoon_${name} INTERFACE newmoon_options ${layer_UNPARSED_ARGUMENTS})
@@ -42,6 +54,7 @@ function(nm_test name library)
   endif()
   add_executable(${name}_test ${ARGN})
   target_link_libraries(${name}_test PRIVATE ${library} GTest::gmock_main)
+  nm_precompile(${name}_test <gmock/gmock.h> <gtest/gtest.h>)
   gtest_discover_tests(${name}_test DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 120)
 endfunction()
 

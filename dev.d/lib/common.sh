@@ -42,10 +42,12 @@ configure_preset() {  # PRESET
 }
 
 # Configures and builds a preset into build/PRESET, all of it or a target. Paths are relative to
-# ccache, so that other copies of the tree share its hits.
+# ccache, so that other copies of the tree share its hits; the sloppiness is what it asks for to
+# keep files with precompiled headers.
 build_preset() {  # PRESET [TARGET]
   configure_preset "$1"
-  CCACHE_BASEDIR="$ROOT" cmake --build "build/$1" -j "$JOBS" ${2:+--target "$2"}
+  CCACHE_BASEDIR="$ROOT" CCACHE_SLOPPINESS=pch_defines,time_macros \
+    cmake --build "build/$1" -j "$JOBS" ${2:+--target "$2"}
 }
 
 # Runs a preset's tests and ends with ctest's summary. A test that did not run is a failure:
